@@ -1,0 +1,72 @@
+"""Splitting a matrix into the parts of a candidate: each part has every column and some of the rows' entries.
+
+A whole matrix is the composite with the one part "all". A split is a permutation of the entries, so that new values
+are still one gather.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sparsegen import formats
+from sparsegen.candidate import Candidate
+from sparsegen.problem import Pattern, Problem
+
+DENSE_ROWS = 16  # a row is dense when it has this many times the mean, and LEAST_DENSE entries
+LEAST_DENSE = 256
+
+
+def split(candidate: Candidate, pattern: Pattern) -> list[tuple[Pattern, np.ndarray | None]]:
+    """For each part its pattern (of A's shape) and the positions of its entries in A.data; None is all in order."""
+    if [part.select for part in candidate.parts] == ["all"]:
+        return [(pattern, None)]
+    dense = dense_rows(pattern)
+    of_dense = np.repeat(dense, pattern.lengths)
+    parts = []
+    for part in candidate.parts:
+        rows, entries = (dense, of_dense) if part.select == "dense_rows" else (~dense, ~of_dense)
+        positions = np.flatnonzero(entries)
+        indptr = np.concatenate([[0], np.cumsum(np.where(rows, pattern.lengths, 0))]).astype(pattern.indptr.dtype)
+        parts.append((Pattern(pattern.shape, indptr, pattern.indices[positions]), positions))
+    return parts
+
+
+def dense_rows(pattern: Pattern) -> np.ndarray:
+    """Which rows are dense, bool (m,)."""
+    mean = pattern.nnz / max(pattern.m, 1)
+    return pattern.lengths > max(DENSE_ROWS * mean, LEAST_DENSE)
+
+
+def feasible(candidate: Candidate, problem: Problem) -> str | None:
+    """One sentence why this candidate cannot hold this matrix, or None."""
+    parts = split(candidate, problem.pattern)
+    for part, (pattern, _) in zip(candidate.parts, parts, strict=True):
+        if part.select == "dense_rows" and pattern.nnz == 0:
+            return f"no row is dense (over {DENSE_ROWS} times the mean and {LEAST_DENSE} entries)"
+        format = formats.get(part.format)
+        params = candidate.format_params(part)
+        if reason := format.feasible(pattern, **params):
+            return f"{part.format}: {reason}"
+        if candidate.encoding == "constant" and format.PADS == "zero" and format.stored(pattern, **params) > pattern.nnz:
+            return f"{part.format}: padding has no value of its own with values = 'constant'"
+    return None
+
+
+def pack(candidate: Candidate, problem: Problem) -> list[formats.Packed]:
+    """The arrays of each part. Their source maps point into A.data."""
+    packs = []
+    for part, (pattern, positions) in zip(candidate.parts, split(candidate, problem.pattern), strict=True):
+        packed = formats.get(part.format).pack(
+            pattern, problem.index_dtype, problem.offset_dtype, **candidate.format_params(part)
+        )
+        if positions is not None:
+            source = positions
+            if packed.source is not None:
+                source = np.full(packed.slots, -1, positions.dtype)
+                real = packed.source >= 0
+                source[real] = positions[packed.source[real]]
+            packed = replace(packed, source=source)
+        packs.append(packed)
+    return packs

@@ -1,0 +1,72 @@
+"""Diagonals, their offsets (column minus row) baked into the source. Work item: a chunk of CHUNK rows.
+
+Chunk c holds, diagonal after diagonal, the entries of its CHUNK rows: A[r, r + offset d] is at
+(r / CHUNK * DIAGONALS + d) * CHUNK + r % CHUNK. Rows past m, columns outside A and holes are stored as zeros; a kernel
+must not read x outside 0 to n - 1. CHUNK = 0 means one chunk of m rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.formats import Packed, even_cuts, row_of_entry
+from sparsegen.problem import Pattern
+
+ARRAYS = {"data": "STORED"}
+SIZES = ("chunk", "chunk_count")
+PARAMS = {"CHUNK": 0}
+BAKED = ("OFFSETS", "DIAGONALS")
+PADS = "zero"
+MOST_DIAGONALS = 64
+MOST_PADDING = 2.0
+
+
+def feasible(pattern: Pattern, CHUNK: int = 0) -> str | None:
+    count = len(pattern.diagonals[0])
+    if count == 0:
+        return "no entries, so no diagonals"
+    if count > MOST_DIAGONALS:
+        return f"{count} diagonals; at most {MOST_DIAGONALS} are baked into a kernel"
+    slots = stored(pattern, CHUNK)
+    if slots > MOST_PADDING * pattern.nnz + MOST_DIAGONALS * (CHUNK or 1):
+        return f"{count} diagonals take {slots} slots for {pattern.nnz} entries"
+    return None
+
+
+def stored(pattern: Pattern, CHUNK: int = 0) -> int:
+    chunk, count = _chunks(pattern.m, CHUNK)
+    return chunk * count * len(pattern.diagonals[0])
+
+
+def pack(pattern: Pattern, index, offset, CHUNK: int = 0) -> Packed:
+    offsets, _ = pattern.diagonals
+    chunk, count = _chunks(pattern.m, CHUNK)
+    slots = stored(pattern, CHUNK)
+    place = np.int32 if slots < 2**31 else np.int64
+    row = row_of_entry(pattern, place)
+    diagonal = np.searchsorted(offsets, pattern.indices - row.astype(np.int64)).astype(place)
+    slot = (row // chunk * place(len(offsets)) + diagonal) * place(chunk) + row % chunk
+    source = np.full(slots, -1, place)
+    source[slot] = np.arange(pattern.nnz, dtype=place)
+    baked = {"OFFSETS": "{" + ", ".join(map(str, offsets)) + "}", "DIAGONALS": str(len(offsets))}
+    return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked, source)
+
+
+def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:
+    offsets = np.array([int(word) for word in packed.baked["OFFSETS"].strip("{}").split(",")])
+    assert packed.source is not None
+    slot = np.flatnonzero(packed.source >= 0)
+    chunk = packed.sizes["chunk"]
+    row = slot // (chunk * len(offsets)) * chunk + slot % chunk
+    column = row + offsets[slot // chunk % len(offsets)]
+    sort = np.lexsort((column, row))
+    return Pattern(shape, np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0]))]), column[sort])
+
+
+def cuts(packed: Packed, pieces: int) -> np.ndarray:
+    return even_cuts(packed.sizes["chunk_count"], pieces)
+
+
+def _chunks(m: int, CHUNK: int) -> tuple[int, int]:
+    chunk = CHUNK or max(m, 1)
+    return chunk, -(-m // chunk)

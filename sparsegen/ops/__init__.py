@@ -1,0 +1,45 @@
+"""Operations, one module each; the folder is the registry. An operation's module holds
+
+    OPERANDS   name -> C type of what a kernel receives after A's arrays, in order; the result last
+    OUTPUT     the name of the result
+    SIZES      integer arguments of its own after m, n, nnz
+    shapes(problem) -> (input shape, output shape)
+    make(problem, rng, integer) -> x                     an input within the problem's dtype
+    reference(A, x) -> y                                 A @ x in float64
+    bound(A, x, dtype, alpha, beta, y0) -> y-shaped      what a correct kernel may differ by, componentwise
+    flops(problem) -> int
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import numpy as np
+
+from sparsegen.errors import SparsegenValueError
+
+
+def names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def get(name: str) -> ModuleType:
+    if name not in names():
+        raise SparsegenValueError(f"unknown op {name!r}; the ops are {', '.join(names())}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def componentwise_bound(lengths, magnitude, exact, dtype, beta_magnitude=0.0):
+    """What y may differ from the reference by, componentwise (Higham 2002, section 3.1).
+
+    lengths: entries of each row; magnitude: |alpha| |A| |x| in float64; exact: the reference. The accumulator has the
+    precision of dtype. gamma is taken with eps, twice the unit roundoff: the second half pays for the reference's own
+    rounding, which matters in float64 only.
+    """
+    info = np.finfo(dtype)
+    steps = (lengths + 3) * float(info.eps)
+    gamma = steps / (1 - np.minimum(steps, 0.5))
+    underflow = (lengths + 3) * float(info.smallest_subnormal)
+    return gamma * (magnitude + beta_magnitude) + float(info.eps) * np.abs(exact) + underflow

@@ -1,0 +1,45 @@
+"""C = alpha A B + beta C: a sparse matrix times a dense matrix of k columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen.ops import componentwise_bound
+from sparsegen.problem import Problem
+
+OPERANDS = {"B": "const VALUE*", "C": "VALUE*"}
+OUTPUT = "C"
+SIZES = ("k", "ldb", "ldc")
+
+
+def shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of B and C."""
+    return (problem.pattern.n, problem.k), (problem.pattern.m, problem.k)
+
+
+def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> np.ndarray:
+    """A random B, (n, k) in the problem's layout: signed normals, or integers from 1 to 7."""
+    shape = shapes(problem)[0]
+    drawn = rng.integers(1, 8, shape) if integer else rng.standard_normal(shape)
+    return drawn.astype(problem.dtype, order="C" if problem.layout_b == "row" else "F")
+
+
+def reference(A: sp.csr_array, B: np.ndarray) -> np.ndarray:
+    """A @ B in float64, (m, k)."""
+    return A.astype(np.float64, copy=False) @ B.astype(np.float64)
+
+
+def bound(A: sp.csr_array, B: np.ndarray, exact: np.ndarray, dtype, alpha=1.0, beta=0.0, y0=0.0) -> np.ndarray:
+    """What a correct C = alpha A B + beta y0, accumulated in dtype, may differ from `exact` by, (m, k)."""
+    magnitude = abs(alpha) * reference(abs(A), np.abs(B))
+    return componentwise_bound(np.diff(A.indptr)[:, None], magnitude, exact, dtype, abs(beta) * np.abs(y0))
+
+
+def flops(problem: Problem) -> int:
+    return 2 * problem.pattern.nnz * problem.k
+
+
+def operand_bytes(problem: Problem) -> int:
+    """Of B read once and C written once."""
+    return (problem.pattern.n + problem.pattern.m) * problem.k * problem.dtype.itemsize
