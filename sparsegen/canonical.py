@@ -87,7 +87,7 @@ def from_columns(indptr, indices, data, shape: tuple[int, int]) -> sp.csr_array:
 
 
 def from_blocks(indptr, indices, data, shape: tuple[int, int], by_column: bool = False) -> sp.csr_array:
-    """The matrix of hand-made BSR arrays, data (blocks, r, c), or of BSC when `by_column`. Errors as `from_compressed`."""
+    """The matrix of hand-made BSR arrays, data (blocks, r, c), or BSC `by_column`. Errors as `from_compressed`."""
     data = value_array(data, 3)
     size = data.shape[1:]
     if 0 in size or shape[0] % size[0] or shape[1] % size[1]:
@@ -96,13 +96,11 @@ def from_blocks(indptr, indices, data, shape: tuple[int, int], by_column: bool =
     names = ("block column", "block row") if by_column else ("block row", "block column")
     indptr, indices, data = checked_compressed(indptr, indices, data, grid[::-1] if by_column else grid, *names)
     major = np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
-    block = (indices, major) if by_column else (major, indices)
-    rows, columns = (
-        block[axis].astype(np.int64)[:, None, None] * size[axis] + np.arange(size[axis]).reshape((-1, 1) if not axis else -1)
-        for axis in (0, 1)
-    )
-    every = np.broadcast_shapes(rows.shape, columns.shape)
-    return from_triplets(np.broadcast_to(rows, every).ravel(), np.broadcast_to(columns, every).ravel(), data.ravel(), shape)
+    up, across = (indices, major) if by_column else (major, indices)
+    r, c = size
+    rows = up.astype(np.int64)[:, None, None] * r + np.arange(r)[:, None] + np.zeros(c, np.int64)
+    columns = across.astype(np.int64)[:, None, None] * c + np.arange(c) + np.zeros((r, 1), np.int64)
+    return from_triplets(rows.ravel(), columns.ravel(), data.ravel(), shape)
 
 
 def _lists(A: Any, shape: tuple[int, int]) -> sp.csr_array:

@@ -55,7 +55,7 @@ def block(
         return _empty(block_rows * r, 0)
     up = np.repeat(np.arange(block_rows), per_row)
     across = rng.integers(0, block_columns, len(up))
-    place = np.unique(up * block_columns + across)
+    place = _distinct(up * block_columns + across)
     up, across = np.divmod(place, block_columns)
     rows = (up[:, None, None] * r + np.arange(r)[:, None] + np.zeros(c, np.int64)).ravel()
     columns = (across[:, None, None] * c + np.arange(c) + np.zeros((r, 1), np.int64)).ravel()
@@ -70,9 +70,9 @@ def uniform(m: int, n: int, nnz: int, seed: int = SEED) -> sp.csr_array:
     if m * n < 1 << 22 or nnz * 4 > m * n:
         place = rng.choice(m * n, nnz, replace=False)
     else:
-        place = np.unique(rng.integers(0, m * n, nnz))
+        place = _distinct(rng.integers(0, m * n, nnz))
         while len(place) < nnz:
-            place = np.unique(np.concatenate((place, rng.integers(0, m * n, nnz - len(place)))))
+            place = _distinct(np.concatenate((place, rng.integers(0, m * n, nnz - len(place)))))
     rows, columns = np.divmod(place, max(n, 1))
     return _normal(rng, rows, columns, m, n)
 
@@ -96,7 +96,7 @@ def powerlaw(
             i, j = 2 * i + quadrant // 2, 2 * j + quadrant % 2
         kept = (i < m) & (j < n)
         rows, columns = np.concatenate((rows, i[kept])), np.concatenate((columns, j[kept]))
-    place = np.unique(rows[:nnz] * n + columns[:nnz])
+    place = _distinct(rows[:nnz] * n + columns[:nnz])
     return _normal(rng, *np.divmod(place, max(n, 1)), m, n)
 
 
@@ -104,7 +104,7 @@ def rows(lengths: Sequence[int] | np.ndarray, n: int, seed: int = SEED) -> sp.cs
     """Row i has lengths[i] entries, 0 allowed, in distinct columns drawn uniformly; (len(lengths), n)."""
     lengths = np.asarray(lengths, dtype=np.int64)
     rng = _rng(seed, len(lengths), n)
-    if lengths.ndim != 1 or lengths.size and not 0 <= lengths.min() <= lengths.max() <= n:
+    if lengths.ndim != 1 or (lengths.size and not 0 <= lengths.min() <= lengths.max() <= n):
         raise SparsegenValueError(f"row lengths must be a list of numbers from 0 to the {n} columns")
     columns = [np.sort(rng.choice(n, length, replace=False)) for length in lengths.tolist() if length]
     indices = np.concatenate(columns) if columns else np.empty(0, np.int64)
@@ -128,7 +128,7 @@ def arrow(n: int, width: int = 1, seed: int = SEED) -> sp.csr_array:
     diagonal = np.arange(n)
     border = np.arange(max(n - width, 0), n)
     i, j = np.tile(diagonal, len(border)), np.repeat(border, n)
-    place = np.unique(np.concatenate((diagonal * (n + 1), i * n + j, j * n + i)))
+    place = _distinct(np.concatenate((diagonal * (n + 1), i * n + j, j * n + i)))
     return _normal(rng, *np.divmod(place, max(n, 1)), n, n)
 
 
@@ -207,10 +207,10 @@ def _stencil(sizes: tuple[int, ...], corners: bool, variable: bool, seed: int) -
     firsts, seconds = [], []
     for step in np.ndindex(*(3,) * len(sizes)):
         offset = [d - 1 for d in step]
-        if offset <= [0] * len(sizes) or not corners and sum(map(abs, offset)) != 1:
+        if offset <= [0] * len(sizes) or (not corners and sum(map(abs, offset)) != 1):
             continue  # each edge once, from its lower end
-        here = grid[tuple(slice(max(-d, 0), size - max(d, 0)) for d, size in zip(offset, sizes))]
-        there = grid[tuple(slice(max(d, 0), size - max(-d, 0)) for d, size in zip(offset, sizes))]
+        here = grid[tuple(slice(max(-d, 0), size - max(d, 0)) for d, size in zip(offset, sizes, strict=True))]
+        there = grid[tuple(slice(max(d, 0), size - max(-d, 0)) for d, size in zip(offset, sizes, strict=True))]
         if here.size:
             firsts.append(here.ravel())
             seconds.append(there.ravel())
@@ -231,6 +231,12 @@ def _stencil(sizes: tuple[int, ...], corners: bool, variable: bool, seed: int) -
 
 def _normal(rng: np.random.Generator, rows: np.ndarray, columns: np.ndarray, m: int, n: int) -> sp.csr_array:
     return from_triplets(rows, columns, rng.standard_normal(len(rows)), (m, n))
+
+
+def _distinct(places: np.ndarray) -> np.ndarray:
+    """Sorted, each once: numpy.unique hashes first, which takes ten times as long on millions."""
+    places = np.sort(places)
+    return places[np.diff(places, prepend=-1) > 0]
 
 
 def _empty(m: int, n: int) -> sp.csr_array:

@@ -12,8 +12,14 @@ import scipy.sparse as sp
 
 from sparsegen import matrices
 from sparsegen.canonical import (
-    checked_shape, from_blocks, from_columns, from_compressed, from_scipy, from_triplets, value_array,
-)  # fmt: skip
+    checked_shape,
+    from_blocks,
+    from_columns,
+    from_compressed,
+    from_scipy,
+    from_triplets,
+    value_array,
+)
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 
 DENSE = 0.25  # above this share of nonzeros a dense product is likely faster

@@ -50,7 +50,8 @@ def load(path: str | os.PathLike) -> sp.csr_array | sp.coo_array:
 def info(path: str | os.PathLike) -> Info:
     """Size, entries, field and symmetry of the matrix in the file at `path`, which is read and checked as by `load`."""
     stored = _stored(path)
-    return Info(*map(int, stored.A.shape), stored.nnz, stored.field, stored.symmetry)
+    m, n = stored.A.shape
+    return Info(int(m), int(n), stored.nnz, stored.field, stored.symmetry)
 
 
 def collection(name: str | os.PathLike) -> list[str]:

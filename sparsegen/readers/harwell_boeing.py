@@ -7,6 +7,7 @@ fixed width. Unassembled (elemental) matrices and auxiliary files are refused; r
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -15,106 +16,119 @@ from sparsegen.canonical import checked_compressed
 from sparsegen.errors import SparsegenValueError
 from sparsegen.readers.stored import Stored, from_entries
 
-FORMAT = re.compile(r"\(\s*(?:[+-]?\d+\s*P\s*,?\s*)?(\d*)\s*([IFEDG])\s*(\d+)\s*(?:\.\s*\d+)?\s*(?:E\d+)?\s*\)", re.I)
-REAL = re.compile(r"([+-]?(?:\d+\.\d*|\.\d+|\d+(?=[EDed+-])))(?:[EDed]?([+-]\d+)|[EDed](\d+))?")
+FORMAT = re.compile(r"\(\s*(?:([+-]?\d+)\s*P\s*,?\s*)?(\d*)\s*([IFEDG])\s*(\d+)\s*(?:\.\s*\d+)?\s*(?:E\d+)?\s*\)", re.I)
+INTEGER = re.compile(r"[+-]?\d+")
+REAL = re.compile(r"([+-]?(?:\d+\.\d*|\.\d+|\d+(?=[ED+-])))(?:[ED]?([+-]\d+)|[ED](\d+))?", re.I)
+EXACT = re.compile(r"[+-]?(?:0+|nan|inf|infinity)", re.I)  # the same whatever decimals a format implies
 FIELDS = {"R": "real", "C": "complex", "P": "pattern", "I": "integer"}
 SYMMETRIES = {"U": "general", "R": "general", "S": "symmetric", "H": "hermitian", "Z": "skew-symmetric"}
 
 
+@dataclass(frozen=True)
+class Format:
+    """A Fortran edit descriptor such as (16I5) or (1P,4E20.12)."""
+
+    text: str
+    per_line: int
+    real: bool
+    width: int
+    scale: int
+
+
 def read(raw: bytes, where: str) -> Stored:
     """The matrix of Harwell-Boeing or Rutherford-Boeing text `raw`. Raises SparsegenValueError with the line."""
-    lines = raw.decode("latin-1").replace("\r\n", "\n").split("\n")
+    lines = raw.decode("latin-1").replace("\r", "").split("\n")
     if len(lines) < 4:
         _refuse(where, len(lines), "the file ends inside its header of four lines")
-    cards = _integers(lines[1].split(), 4, where, 2, "numbers of lines")
+    cards = [*_sizes(lines[1], 3, "numbers of lines", where, 2), 0]
     kind = lines[2][:3].upper()
     if len(kind) < 3 or kind[0] not in FIELDS or kind[1] not in SYMMETRIES or kind[2] not in "AE":
         _refuse(where, 3, f"matrix type {lines[2][:3]!r}; expected three letters such as RUA, PSA or CHA")
     if kind[2] == "E":
         _refuse(where, 3, f"matrix type {lines[2][:3]!r} is unassembled (elemental); only assembled ones can be read")
     field, symmetry = FIELDS[kind[0]], SYMMETRIES[kind[1]]
-    m, n, nnz = _integers(lines[2][3:].split(), 3, where, 3, "rows, columns and entries")[:3]
-    start = 5 if len(cards) > 4 and cards[4] > 0 else 4
-    count = {"pattern": 0, "complex": 2 * nnz}.get(field, nnz)
-    sections = []
-    for at, (what, expected, declared) in enumerate(
-        (("column pointer", n + 1, cards[1]), ("row index", nnz, cards[2]), ("value", count, cards[3]))
-    ):
-        code = lines[3][(0, 16, 32)[at] : (16, 32, 52)[at]]
-        if not expected:
-            sections.append(np.empty(0, np.int64))
-            continue
-        section = _section(lines, start, code, expected, declared, what, field == "real" or field == "complex", where)
-        sections.append(section)
-        start += declared
-    indptr, indices, data = sections
+    m, n, nnz = _sizes(lines[2][3:], 3, "rows, columns and entries", where, 3)[:3]
+    start = 5 if cards[4] > 0 else 4
+    indptr = _section(lines, start, _format(lines[3][:16], False, where), n + 1, cards[1], "column pointer", where)
+    start += cards[1]
+    indices = _section(lines, start, _format(lines[3][16:32], False, where), nnz, cards[2], "row index", where)
+    start += cards[2]
     if field == "pattern":
         data = np.ones(nnz)
-    elif field != "integer":
-        data = data.astype(np.float64).view(np.complex128 if field == "complex" else np.float64)
+    else:
+        value_format = _format(lines[3][32:52], field != "integer", where)
+        count = 2 * nnz if field == "complex" else nnz
+        data = _section(lines, start, value_format, count, cards[3], "value", where)
+        if field != "integer":
+            data = data.astype(np.float64).view(np.complex128 if field == "complex" else np.float64)
     if indptr[-1] != nnz + 1:
-        _refuse(where, 4 + len(lines[:0]), f"the last column pointer is {indptr[-1]}; {nnz} entries need {nnz + 1}")
+        raise SparsegenValueError(f"{where}: the last column pointer is {indptr[-1]}; {nnz} entries need {nnz + 1}")
     try:
         checked_compressed(indptr - 1, indices - 1, data, (n, m), row="column", column="row")
     except SparsegenValueError as error:
-        raise SparsegenValueError(f"{where}: {error} (0-based)") from None
+        raise SparsegenValueError(f"{where}: {error} (all counted from 0)") from None
     columns = np.repeat(np.arange(n), np.diff(indptr))
     return from_entries(indices - 1, columns, data, (m, n), field, symmetry, where)
 
 
-def _section(lines, start, code, expected, declared, what, real, where) -> np.ndarray:
-    """`expected` numbers in Fortran format `code` on the `declared` lines from `start`."""
+def _format(code: str, real: bool, where: str) -> Format:
+    """A descriptor of integers, or of reals too where `real`."""
     match = FORMAT.fullmatch(code.strip())
     if match is None:
         _refuse(where, 4, f"format {code.strip()!r}; expected one such as (16I5) or (4E20.12)")
-    per_line, letter, width = int(match[1] or 1), match[2].upper(), int(match[3])
-    if not per_line or not width or (letter != "I" and (what != "value" or not real)):
-        _refuse(where, 4, f"format {code.strip()!r} cannot hold the {what} fields")
-    if declared != -(-expected // per_line):
-        _refuse(where, 2, f"{declared} lines of {what} fields; {expected} in format {code.strip()} take {-(-expected // per_line)}")
+    found = Format(code.strip(), int(match[2] or 1), match[3].upper() != "I", int(match[4]), int(match[1] or 0))
+    if not found.per_line or not found.width or (found.real and not real):
+        _refuse(where, 4, f"format {found.text!r}; expected one of {'numbers' if real else 'integers'}")
+    return found
+
+
+def _section(
+    lines: list[str], start: int, fields: Format, expected: int, declared: int, what: str, where: str
+) -> np.ndarray:
+    """`expected` numbers on the `declared` lines from `start` (which is line `start` + 1 of the file)."""
+    needed = -(-expected // fields.per_line)
+    if declared != needed:
+        _refuse(where, 2, f"{declared} lines of {what} fields; {expected} in format {fields.text} take {needed}")
     if start + declared > len(lines):
         _refuse(where, len(lines), f"the file ends within the {what} fields")
     numbers: list = []
-    read_one = _real if letter != "I" else int
     for at in range(start, start + declared):
-        line, wanted = lines[at], min(per_line, expected - len(numbers))
-        fields = [line[i * width : (i + 1) * width].strip() for i in range(wanted)]
-        try:
-            if "_" in line:
-                raise ValueError
-            numbers += [read_one(text) for text in fields]
-        except ValueError:
-            bad = next((i for i, text in enumerate(fields) if not _valid(read_one, text)), 0)
-            _refuse(where, at + 1, f"{fields[bad]!r} in columns {bad * width + 1}..{(bad + 1) * width}; expected a {what}")
+        for first in range(min(fields.per_line, expected - len(numbers))):
+            text = lines[at][first * fields.width : (first + 1) * fields.width].strip()
+            try:
+                numbers.append(_number(text, fields))
+            except ValueError:
+                place = f"columns {first * fields.width + 1} to {(first + 1) * fields.width}"
+                _refuse(where, at + 1, f"{text!r} in {place}; expected a {what} in format {fields.text}")
     try:
-        return np.array(numbers, dtype=np.float64 if letter != "I" else np.int64)
+        return np.array(numbers, dtype=np.float64 if fields.real else np.int64)
     except OverflowError:
-        _refuse(where, start + 1, f"a {what} beyond 64 bits")
+        raise SparsegenValueError(f"{where}: a {what} beyond 64 bits") from None
 
 
-def _real(text: str) -> float:
-    """A Fortran real: the exponent letter may be D, or missing before a sign. A dot or an exponent is needed,
-    since without either the format's implied decimals may or may not be meant."""
+def _number(text: str, fields: Format) -> int | float:
+    """A Fortran number; ValueError where it cannot be told.
+
+    The exponent letter may be D, or missing before a sign. A real with neither dot nor exponent is scaled by the
+    decimals of its format, and one with no exponent by its scale factor: what the writer meant is in doubt.
+    """
+    if not fields.real:
+        if INTEGER.fullmatch(text) is None:
+            raise ValueError
+        return int(text)
+    if EXACT.fullmatch(text):
+        return float(text)
     match = REAL.fullmatch(text)
-    if match is None:
-        if text.lower().lstrip("+-") in ("nan", "inf", "infinity") or text.lstrip("+-").strip("0") == "" and text:
-            return float(text)
+    if match is None or (fields.scale and not (match[2] or match[3])):
         raise ValueError
     return float(f"{match[1]}e{match[2] or match[3] or 0}")
 
 
-def _valid(read_one, text: str) -> bool:
-    try:
-        read_one(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def _integers(words: list[str], least: int, where: str, line: int, what: str) -> list[int]:
-    if len(words) < least - (line == 2) or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words[:5]):
-        _refuse(where, line, f"{' '.join(words)[:60]!r}; expected at least {least} non-negative integers ({what})")
-    return [int(word) for word in words] + [0] * (least - len(words))
+def _sizes(line: str, least: int, what: str, where: str, number: int) -> list[int]:
+    words = line.split()
+    if len(words) < least or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words[:5]):
+        _refuse(where, number, f"{line.strip()[:60]!r}; expected at least {least} non-negative integers ({what})")
+    return [int(word) for word in words[:5]] + [0] * (4 - len(words))
 
 
 def _refuse(where: str, line: int, message: str) -> NoReturn:

@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegen.canonical import from_columns, from_scipy, from_triplets
-from sparsegen.errors import SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.readers.container import LIMIT
 from sparsegen.readers.stored import FIELDS, Stored
 
 
@@ -18,67 +19,69 @@ def read(raw: bytes, where: str) -> Stored:
 
     Raises SparsegenValueError where there is no such matrix, or several.
     """
-    found = _hdf5(raw, where) if raw[:512].startswith(b"MATLAB 7.3") or b"\x89HDF" in raw[:1024] else _version5(raw, where)
-    problem = found.pop("Problem", None)
-    if isinstance(problem, dict) and sp.issparse(problem.get("A")):
-        A, zeros = problem["A"], problem.get("Zeros")
-    else:
+    try:
+        found = _version73(raw) if b"\x89HDF" in raw[:1024] else _version5(raw)
+    except SparsegenError:
+        raise
+    except Exception as error:  # scipy and h5py raise as many types as there are ways to damage a file
+        raise SparsegenValueError(f"{where}: not a readable .mat file: {type(error).__name__}: {error}") from error
+    problem: Any = found.pop("Problem", None)
+    A: Any = None
+    zeros: Any = None
+    if isinstance(problem, dict):
+        A, zeros = problem.get("A"), problem.get("Zeros")
+    if not sp.issparse(A):
         sparse = {name: value for name, value in found.items() if sp.issparse(value)}
         if len(sparse) != 1:
             names = ", ".join(sorted(sparse)) or f"none among {', '.join(sorted(found)) or 'no variables'}"
             raise SparsegenValueError(f"{where}: expected Problem.A or one sparse variable; got {names}")
         A, zeros = next(iter(sparse.values())), None
     A = from_scipy(A)
-    if sp.issparse(zeros) and zeros.shape == A.shape and zeros.nnz:
-        A, zeros = A.tocoo(), from_scipy(zeros).tocoo()
-        data = np.concatenate((A.data, np.zeros(zeros.nnz, A.dtype)))
-        A = from_triplets(np.concatenate((A.row, zeros.row)), np.concatenate((A.col, zeros.col)), data, A.shape)
+    if sp.issparse(zeros) and zeros.shape == A.shape:
+        A = _with_zeros(A, from_scipy(zeros))
     return Stored(A, A.nnz, FIELDS[A.dtype.kind])
 
 
-def _version5(raw: bytes, where: str) -> dict[str, Any]:
+def _with_zeros(A: sp.csr_array, zeros: sp.csr_array) -> sp.csr_array:
+    A, zeros = A.tocoo(), zeros.tocoo()
+    data = np.concatenate((A.data, np.zeros(zeros.nnz, A.dtype)))
+    return from_triplets(np.concatenate((A.row, zeros.row)), np.concatenate((A.col, zeros.col)), data, A.shape)
+
+
+def _version5(raw: bytes) -> dict[str, Any]:
     from scipy.io import loadmat
 
-    try:
-        found = loadmat(io.BytesIO(raw), variable_names=None)
-    except Exception as error:  # scipy raises as many types as there are ways to damage a file
-        raise SparsegenValueError(f"{where}: not a readable MATLAB file: {type(error).__name__}: {error}") from error
-    variables = {name: value for name, value in found.items() if not name.startswith("__")}
-    problem = variables.get("Problem")
+    found = {name: value for name, value in loadmat(io.BytesIO(raw)).items() if not name.startswith("__")}
+    problem = found.get("Problem")
     if isinstance(problem, np.ndarray) and problem.dtype.names and problem.size == 1:
-        variables["Problem"] = {name: problem[name].flat[0] for name in problem.dtype.names}
-    return variables
+        found["Problem"] = {name: problem[name].flat[0] for name in problem.dtype.names}
+    return found
 
 
-def _hdf5(raw: bytes, where: str) -> dict[str, Any]:
+def _version73(raw: bytes) -> dict[str, Any]:
     import h5py
 
-    try:
-        with h5py.File(io.BytesIO(raw), "r") as file:
-            variables = {name: _sparse(file[name], where) for name in file if not name.startswith("#")}
-            if isinstance(file.get("Problem"), h5py.Group):
-                variables["Problem"] = {name: _sparse(file["Problem"][name], where) for name in ("A", "Zeros") if name in file["Problem"]}
-            return variables
-    except SparsegenValueError:
-        raise
-    except Exception as error:  # h5py too
-        raise SparsegenValueError(f"{where}: not a readable MATLAB 7.3 file: {type(error).__name__}: {error}") from error
+    with h5py.File(io.BytesIO(raw), "r") as file:
+        found = {name: _sparse(item) for name, item in file.items() if not name.startswith("#")}
+        if isinstance(file.get("Problem"), h5py.Group):
+            found["Problem"] = {name: _sparse(item) for name, item in file["Problem"].items()}
+        return found
 
 
-def _sparse(group: Any, where: str) -> Any:
-    """The sparse matrix that an HDF5 group holds, or None."""
-    rows = group.attrs.get("MATLAB_sparse")
+def _sparse(item: Any) -> Any:
+    """The sparse matrix that an HDF5 group holds by columns, or None."""
+    rows = item.attrs.get("MATLAB_sparse")
     if rows is None:
         return None
-    indptr = group["jc"]
-    if "data" not in group:
-        return sp.csc_array((int(rows), len(indptr) - 1))
-    stored = sum(part.size * part.dtype.itemsize for part in (indptr, group["ir"], group["data"]))
-    if stored > 1000 * group.file.id.get_filesize():
-        raise SparsegenValueError(f"{where}: a few bytes claim to hold {stored / 2**30:.1f} GiB")
-    data = group["data"][()]
+    shape = (int(rows), len(item["jc"]) - 1)
+    if "data" not in item:
+        return sp.csc_array(shape)
+    size = sum(item[name].size * item[name].dtype.itemsize for name in ("jc", "ir", "data"))
+    if size > LIMIT:
+        raise SparsegenValueError(f"a sparse variable would take {size / 2**30:.1f} GiB")
+    data = item["data"][()]
     if data.dtype.names == ("real", "imag"):
         data = data["real"] + 1j * data["imag"]
-    if group.attrs.get("MATLAB_class") == b"logical":
+    if item.attrs.get("MATLAB_class") == b"logical":
         data = data.astype(bool)
-    return from_columns(indptr[()], group["ir"][()], data, (int(rows), len(indptr) - 1))
+    return from_columns(item["jc"][()], item["ir"][()], data, shape)

@@ -13,7 +13,7 @@ import re
 import warnings
 from array import array
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def read(raw: bytes, where: str) -> Stored:
 
 def _header(raw: bytes, where: str) -> Header:
     lines = _numbered_lines(raw, 0, 1)
-    for start, number, line in lines:
+    for _start, number, line in lines:  # noqa: B007 - used below
         if line.strip(b"\xef\xbb\xbf \t\r\n"):
             break
     else:
@@ -231,7 +231,7 @@ def _fast(raw: bytes, header: Header):
         return None
     none = np.empty(0, np.int32)
     rows, columns, data = (A.row, A.col, A.data) if header.layout == "coordinate" else (none, none, A[:, 0])
-    if data.dtype != DTYPES[header.field] or not len(data) == header.entries:
+    if data.dtype != DTYPES[header.field]:
         data = data.astype(DTYPES[header.field])
     if np.isinf(data).any() and not re.search(rb"inf", body, re.IGNORECASE):
         return None
@@ -253,8 +253,10 @@ def _careful(raw: bytes, header: Header, where: str):
     """Triplets, line by line; refuses by line number whatever can be doubted."""
     width, found, extra, overflow = header.indices + header.values, 0, 0, 0
     m, n = header.shape
-    rows, columns, data = array("q"), array("q"), array("q" if header.field == "integer" else "d")
+    rows, columns = array("q"), array("q")
+    data: array[Any] = array("q" if header.field == "integer" else "d")
     extra_line = overflow_line = 0
+    places = (m, rows, "row"), (n, columns, "column")
     number = header.line
     for _, number, line in _numbered_lines(raw, header.start, header.line):
         tokens = line.split(b"%", 1)[0].split()
@@ -268,7 +270,7 @@ def _careful(raw: bytes, header: Header, where: str):
         if len(tokens) > width:
             extra += 1
             extra_line = extra_line or number
-        for token, size, indices, what in zip(tokens[: header.indices], (m, n), (rows, columns), ("row", "column")):
+        for token, (size, indices, what) in zip(tokens[: header.indices], places, strict=False):
             if not INTEGER.fullmatch(token):
                 _refuse(where, number, f"{what} index {_shown(token)}; expected an integer from 1 to {size}")
             index = int(token) if len(token) < 25 else 0
@@ -292,7 +294,7 @@ def _careful(raw: bytes, header: Header, where: str):
                     overflow_line = overflow_line or number
                 data.append(value)
     if found < header.entries:
-        _refuse(where, number, f"the file ends after {found} of the {header.entries} entries that its size line promises")
+        _refuse(where, number, f"the file ends after {found} of the {header.entries} entries of its size line")
     if extra:
         warnings.warn(
             f"{where}: {extra} lines have more than {width} numbers (first: line {extra_line}); the rest was ignored",
@@ -307,8 +309,7 @@ def _careful(raw: bytes, header: Header, where: str):
     values = np.ones(found) if header.field == "pattern" else np.array(data)
     if header.field == "complex":
         values = values.view(np.complex128)
-    places = np.array(rows), np.array(columns)
-    return places[0], places[1] if not header.vector else np.zeros(len(rows), np.int64), values
+    return np.array(rows), np.zeros(len(rows), np.int64) if header.vector else np.array(columns), values
 
 
 def _numbered_lines(raw: bytes, start: int, number: int):

@@ -35,8 +35,8 @@ def read(raw: bytes, where: str) -> Stored:
     m, n, nnz = sizes
     if len(numbers) != m + 1 + nnz:
         raise SparsegenValueError(
-            f"{where}: {len(numbers)} numbers after the size line; {m} rows and {nnz} nonzeros need {m + 1} offsets and "
-            f"{nnz} column indices"
+            f"{where}: {len(numbers)} numbers after the size line; {m} rows and {nnz} nonzeros need {m + 1} offsets "
+            f"and {nnz} column indices"
         )
     if numbers[m] != nnz:
         raise SparsegenValueError(f"{where}: the last row offset is {numbers[m]}; the size line says {nnz} nonzeros")

@@ -52,7 +52,8 @@ def _expanded(rows, columns, data, shape: tuple[int, int], symmetry: str, where:
         _refuse_mirrored(rows, columns, lower, upper, symmetry, where)
     diagonal, off = data[~(lower | upper)], lower | upper
     if symmetry == "skew-symmetric" and (diagonal != 0).any():
-        raise SparsegenValueError(f"{where}: a skew-symmetric matrix has a zero diagonal; this one stores {diagonal[diagonal != 0][0]}")
+        value = diagonal[diagonal != 0][0]
+        raise SparsegenValueError(f"{where}: a skew-symmetric matrix has a zero diagonal; this one stores {value}")
     if symmetry == "hermitian" and diagonal.dtype.kind == "c" and (diagonal.imag != 0).any():
         warnings.warn(f"{where}: declared Hermitian but its diagonal is not real", stacklevel=2)
     mirror = data[off]
@@ -69,10 +70,10 @@ def _expanded(rows, columns, data, shape: tuple[int, int], symmetry: str, where:
 
 def _refuse_mirrored(rows, columns, lower, upper, symmetry: str, where: str) -> None:
     """Entries (i, j) and (j, i) both stored: each counted once, or both mirrored? Nobody can know."""
-    below = set(zip(rows[lower].tolist(), columns[lower].tolist()))
-    for column, row in zip(rows[upper].tolist(), columns[upper].tolist()):
+    below = set(zip(rows[lower].tolist(), columns[lower].tolist(), strict=True))
+    for column, row in zip(rows[upper].tolist(), columns[upper].tolist(), strict=True):
         if (row, column) in below:
             raise SparsegenValueError(
-                f"{where}: declared {symmetry}, yet entries ({row + 1}, {column + 1}) and ({column + 1}, {row + 1}) are "
-                "both stored; keep one triangle, or declare it general"
+                f"{where}: declared {symmetry}, yet entries ({row + 1}, {column + 1}) and ({column + 1}, {row + 1}) "
+                "are both stored; keep one triangle, or declare it general"
             )
