@@ -231,15 +231,17 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+ORDERS = ["{}", "import torch,{}", "{},import torch,{}", "numba,{}", "{},numba", "numba,mkl,{}"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 @pytest.mark.parametrize("name", ["mkl", "mkl_noopt", "numba"])
-@pytest.mark.parametrize(
-    "order", ["{}", "import torch,{}", "{},import torch,{}", "numba,{}", "{},numba", "numba,mkl,{}"]
-)
+@pytest.mark.parametrize("order", ORDERS)
 def test_two_threads_beside_others_then_fork(order, name):
-    steps = order.format(name, name).split(",") if order.count("{}") == 2 else order.format(name).split(",")
-    command = [sys.executable, "-c", THREADS_AND_FORK, *steps]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    steps = order.replace("{}", name).split(",")
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_AND_FORK, *steps], capture_output=True, text=True, timeout=120
+    )  # fmt: skip
     if done.returncode == 77:
         pytest.skip(done.stdout)
     assert done.returncode == 0, done.stderr
