@@ -20,6 +20,7 @@ from sparsegen.problem import Problem
 
 ABOUT = "hand-written numba njit CSR loop, prange over rows, no fastmath"
 
+_launched: list[int] = []  # the process that first ran in parallel
 _one_at_a_time = threading.Lock()  # numba's workqueue layer ends a process that enters it twice
 
 
@@ -43,14 +44,15 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
     arrays = A.indptr, A.indices, np.ascontiguousarray(A.data, problem.dtype)
     serial = _compiled(rows, False)
     parallel = _compiled(rows, True) if threads > 1 else None
-    process = os.getpid()
 
     def call(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         y = np.empty(shape, problem.dtype, order) if out is None else out
-        if parallel is None or os.getpid() != process:
+        if parallel is None or _launched and _launched[0] != os.getpid():
             serial(*arrays, x, y)
             return y
         with _one_at_a_time:
+            if not _launched:
+                _launched.append(os.getpid())
             before = numba.get_num_threads()
             numba.set_num_threads(threads)
             try:
