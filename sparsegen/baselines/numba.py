@@ -67,17 +67,19 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
 @functools.cache
 def _compiled(rows: str, parallel: bool) -> Callable:
     import numba
-    from numba import prange
+
+    # numba's cache does not tell parallel code from serial: the loops must differ
+    over = numba.prange if parallel else range
 
     def vector(indptr, indices, data, x, y):
-        for row in prange(len(y)):
+        for row in over(len(y)):
             total = data.dtype.type(0)
             for p in range(indptr[row], indptr[row + 1]):
                 total += data[p] * x[indices[p]]
             y[row] = total
 
     def row(indptr, indices, data, B, C):
-        for row in prange(C.shape[0]):
+        for row in over(C.shape[0]):
             C[row] = 0
             for p in range(indptr[row], indptr[row + 1]):
                 value, source = data[p], indices[p]
@@ -85,7 +87,7 @@ def _compiled(rows: str, parallel: bool) -> Callable:
                     C[row, j] += value * B[source, j]
 
     def column(indptr, indices, data, B, C):
-        for row in prange(C.shape[0]):
+        for row in over(C.shape[0]):
             for j in range(C.shape[1]):
                 total = data.dtype.type(0)
                 for p in range(indptr[row], indptr[row + 1]):
