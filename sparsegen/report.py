@@ -24,6 +24,15 @@ class Report(Mapping):
         """The same report with more notes."""
         return Report({**self._entries, "notes": [*self._entries.get("notes", []), *notes]}) if notes else self
 
+    def completed(self, costs: Mapping) -> Report:
+        """The same report with what making the kernel cost, and the calls after which that is won back."""
+        entries = {**self._entries, **costs}
+        base = entries["baselines"].get(entries["speedup_is_over"], {}).get("measured_us")
+        saved_us = (base or 0.0) - (entries["measured_us"] or 0.0)
+        if entries["origin"] != "baseline" and saved_us > 0:
+            entries["break_even_calls"] = int(entries["total_ms"] * 1e3 / saved_us) + 1
+        return Report(entries)
+
     def as_dict(self) -> dict:
         return dict(self._entries)
 

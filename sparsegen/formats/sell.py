@@ -21,7 +21,7 @@ ARRAYS = {
 }  # fmt: skip
 SIZES = ("slice_count",)
 PARAMS = {"SLICE": 8, "SIGMA": 1, "BITS": 32}
-BAKED: tuple[str, ...] = ()
+BAKED = ("LOCAL",)
 PADS = "masked"
 MOST_PADDING = 3.0
 
@@ -78,8 +78,12 @@ def pack(pattern: Pattern, index, offset, SLICE: int = 8, SIGMA: int = 1, BITS: 
         rows[: pattern.m] = order
     arrays = {"slices": slices.astype(offset), "bases": bases, "rows": rows, "lengths": lengths, "indices": indices}
     return Packed(
-        arrays, pattern.nnz, slots, {"slice_count": count}, {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}, source
+        arrays, pattern.nnz, slots, {"slice_count": count}, baked(pattern, SLICE, SIGMA, BITS), source
     )
+
+
+def baked(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> dict[str, str]:
+    return {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:
