@@ -225,6 +225,16 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
     return problem, reason
 
 
+def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="detect", target="cpu") -> Problem:
+    """The problem `compile` would search for; for tools that judge candidates on it."""
+    options = dict(
+        op=op, k=k, dtype=None, target=target, device=None, arch=None, budget=0.0, expected_calls=None,
+        max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False, seed=0,
+    )  # fmt: skip
+    _validate(options)
+    return _problem(matrix, options, target)[0]
+
+
 def _not_worth(A: sp.csr_array, problem: Problem, budget: float, expected_calls: float | None) -> str | None:
     if budget < LEAST_BUDGET:
         return f"a budget of {budget:g} s is too short to verify and time a kernel"

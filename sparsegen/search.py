@@ -108,14 +108,16 @@ class _Search:
 
     def run(self, candidates: Iterator[Candidate], most: int | None) -> None:
         started = time.monotonic()
-        self._prepare_baselines()
+        slow = [name for name in baselines.names() if getattr(baselines.get(name), "SLOW_START", False)]
+        self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: name != "scipy"))
         race = max(LEAST_RACE, RACE_SHARE * (self.deadline - started))
         with ThreadPoolExecutor(1) as compiler:
             self._try_all(self._compiled(candidates, compiler, most), self.deadline - race)
+        self._prepare_baselines(slow)
         self._race()
 
-    def _prepare_baselines(self) -> None:
-        for name in sorted(baselines.names(), key=lambda name: name != "scipy"):
+    def _prepare_baselines(self, names: list[str]) -> None:
+        for name in names:
             if baselines.get(name).available(self.problem) is not None and name != "scipy":
                 self.outcome.baselines[name] = {"refused": baselines.get(name).available(self.problem)}
                 continue
@@ -266,7 +268,7 @@ class _Search:
                 break
             answer = self.session.ask(
                 "rounds", self.seconds * len(arms) + 30, arms=arms, count=FEWEST_ROUNDS, burst_ns=BURST_NS,
-                seconds=max(left, 0.3 if not rounds else 0.0), seed=self.seed + len(rounds),
+                most_seconds=max(left, 0.3 if not rounds else 0.0), seed=self.seed + len(rounds),
             )  # fmt: skip
             rounds += answer["rounds"]
             changed |= set(answer["changed"])

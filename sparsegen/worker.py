@@ -210,7 +210,7 @@ class _Child:
         self.output[...] = self._result(result).ravel(order=self._order("c"))
         return {"intact": bool(self.operands.intact())}
 
-    def rounds(self, arms: list[str], count: int, burst_ns: int, seconds: float, seed: int) -> dict:
+    def rounds(self, arms: list[str], count: int, burst_ns: int, most_seconds: float, seed: int) -> dict:
         """Interleaved bursts in random order: for each round the time of one call of every arm, in ns.
 
         Thread CPU time when one thread is allowed, else wall time. Inputs change between bursts, and every result must
@@ -221,7 +221,7 @@ class _Child:
         rough = {arm: self._rough(self.arms[arm], 2) for arm in arms}
         first: dict[tuple[str, int], int] = {}
         changed, measured = set(), []
-        stop = time.perf_counter() + seconds
+        stop = time.perf_counter() + most_seconds
         for _ in range(count):
             taken = {}
             for index in rng.permutation(len(arms)):

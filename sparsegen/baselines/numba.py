@@ -20,6 +20,8 @@ from sparsegen.problem import Problem
 
 ABOUT = "hand-written numba njit CSR loop, prange over rows, no fastmath"
 
+SLOW_START = True  # importing numba and loading compiled loops takes longer than most searches may
+
 _launched: list[int] = []  # the process that first ran in parallel
 _one_at_a_time = threading.Lock()  # numba's workqueue layer ends a process that enters it twice
 
