@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,7 @@ class Binding:
     problem: Problem
     data: np.ndarray  # A's values in the problem's dtype, (nnz,)
     packs: list[Packed]
-    library: object
+    library: ctypes.CDLL
     threads: int
     _arenas: list[Arena] = field(init=False)
     _plans: dict = field(init=False, default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -72,6 +73,6 @@ def output(out, shape: tuple[int, ...], dtype: np.dtype, x: np.ndarray, beta) ->
     return out
 
 
-def order(x: np.ndarray) -> str:
+def order(x: np.ndarray) -> Literal["C", "F"]:
     """Of a new array beside x: "F" for a matrix stored by columns, else "C"."""
     return "F" if x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous else "C"

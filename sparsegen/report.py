@@ -73,7 +73,7 @@ class Report(Mapping):
 def describe(candidate: Candidate | None, baseline: str) -> dict:
     """The entries that name what serves."""
     if candidate is None:
-        nothing = {"format": None, "schedule": None, "parameters": {}}
+        nothing: dict = {"format": None, "schedule": None, "parameters": {}}
         return {"kernel": f"baseline {baseline}", **nothing, "origin": "baseline"}
     return {
         "kernel": candidate.label, "format": candidate.format, "schedule": candidate.schedule,

@@ -113,13 +113,14 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
     chosen, baseline, notes = None, about["baseline"], []
     if about["kernel"]:
         chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
-    if about["kind"] == "artifact":
+    if chosen is not None and about["kind"] == "artifact":
         return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
     if chosen is not None and (reason := cpu.available()):
         notes.append(f"scipy serves: {reason}")
         chosen, baseline = None, "scipy"
     if chosen is not None:
-        if reason := values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem):
+        reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
+        if reason:
             raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
     if chosen is None and (reason := baselines.get(baseline).available(problem)):
         notes.append(f"scipy serves: {reason}")
