@@ -28,7 +28,6 @@ FINALISTS = 3
 RACE_SHARE = 0.4  # of the budget, kept for the race
 LEAST_RACE = 0.25  # seconds
 FEWEST_ROUNDS, MOST_ROUNDS = 8, 60
-BURST_NS = 1_000_000
 LEAST_RESOLUTION = 0.02
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
 TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
@@ -70,6 +69,7 @@ class Outcome:
     resolution: float | None = None
     speedup: float | None = None
     rounds: int = 0
+    startup_ms: float = 0.0
     notes: list[str] = field(default_factory=list)
 
 
@@ -77,19 +77,20 @@ def search(
     problem: Problem,
     A: sp.csr_array,
     candidates: Iterator[Candidate],
-    deadline: float,
+    seconds: float,
     most: int | None,
     seed: int,
     modules: tuple[str, ...] = (),
 ) -> Outcome:
-    """Race `candidates` against the baselines until `deadline` (of time.monotonic), at most `most` of them.
+    """Race at most `most` of `candidates` against the baselines for `seconds`, starting the worker apart.
 
     A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy.
     """
     outcome = Outcome(None, "scipy", None, {}, [])
     try:
         with fence.session(problem, A, modules) as session:
-            _Search(problem, A, session, deadline, seed, outcome).run(candidates, most)
+            outcome.startup_ms = session.start() * 1e3
+            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome).run(candidates, most)
     except Died as error:
         outcome.notes.append(f"the worker could not be used: {error}")
     except OSError as error:
@@ -109,7 +110,7 @@ class _Search:
     def run(self, candidates: Iterator[Candidate], most: int | None) -> None:
         started = time.monotonic()
         slow = [name for name in baselines.names() if getattr(baselines.get(name), "SLOW_START", False)]
-        self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: name != "scipy"))
+        self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: (name != "scipy", name)))
         race = max(LEAST_RACE, RACE_SHARE * (self.deadline - started))
         with ThreadPoolExecutor(1) as compiler:
             self._try_all(self._compiled(candidates, compiler, most), self.deadline - race)
@@ -267,7 +268,7 @@ class _Search:
             if len(rounds) >= FEWEST_ROUNDS and left < 0:
                 break
             answer = self.session.ask(
-                "rounds", self.seconds * len(arms) + 30, arms=arms, count=FEWEST_ROUNDS, burst_ns=BURST_NS,
+                "rounds", self.seconds * len(arms) + 30, arms=arms, count=FEWEST_ROUNDS,
                 most_seconds=max(left, 0.3 if not rounds else 0.0), seed=self.seed + len(rounds),
             )  # fmt: skip
             rounds += answer["rounds"]
