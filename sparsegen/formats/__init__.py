@@ -84,9 +84,7 @@ def gather(data: np.ndarray, packed: Packed, dtype) -> np.ndarray:
     """A's values in the slots of `packed`, zeros in its padding: (slots,) of dtype."""
     if packed.source is None:
         return np.ascontiguousarray(data, dtype=dtype)
-    with_zero = np.zeros(len(data) + 1, dtype)  # position -1, the padding, is the last
-    with_zero[:-1] = data
-    return with_zero[packed.source]
+    return through(packed.source, data.astype(dtype, copy=False), 0)
 
 
 def through(source: np.ndarray, values: np.ndarray, fill) -> np.ndarray:
