@@ -102,6 +102,8 @@ def _scan(text: str, names: Names) -> Names:
             code.append(item)
         elif item.word == "define":
             name, bracket, params, body = _DEFINE.fullmatch(item.rest).groups()  # type: ignore[union-attr]
+            if name in names.integers:
+                raise Refused(f"the parameter {name} has the name of a macro of the prelude")
             listed = tuple(each.strip() for each in params.split(",") if each.strip()) if bracket else None
             guards = tuple(guard for level in levels for guard in level)
             names.macros.setdefault(name, []).append(Definition(listed, _body(body), guards))

@@ -204,7 +204,7 @@ class _File(Expressions):
             if not self.skip(";"):
                 self.value()
                 self.take(";")
-        elif text == "alignas" or (self.starts_type() and self.after(1) not in ("(", "{")):
+        elif self.starts_type():  # T(x); too: C++ takes it for a declaration, which is refused there
             self.declaration()
         elif self.is_statement(text):
             self.expand(self.statement, ending=";")
