@@ -82,6 +82,6 @@ def _sparse(item: Any) -> Any:
     data = item["data"][()]
     if data.dtype.names == ("real", "imag"):
         data = data["real"] + 1j * data["imag"]
-    if item.attrs.get("MATLAB_class") == b"logical":
+    if item.attrs.get("MATLAB_class") in (b"logical", "logical"):
         data = data.astype(bool)
     return from_columns(item["jc"][()], item["ir"][()], data, shape)

@@ -80,10 +80,7 @@ def read(raw: bytes, where: str) -> Stored:
     rows, columns, data = parsed
     if header.layout == "array":
         rows, columns = _places(header)
-        kept = data != 0  # dense storage has no notion of a stored zero
-        rows, columns, data = rows[kept], columns[kept], data[kept]
-    stored = from_entries(rows, columns, data, header.shape, header.field, header.symmetry, where)
-    return Stored(stored.A, header.entries, header.field, header.symmetry)
+    return from_entries(rows, columns, data, header.shape, header.field, header.symmetry, where)
 
 
 def _header(raw: bytes, where: str) -> Header:
