@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("sparsegen", deadline=None)  # no test judges time
+settings.load_profile("sparsegen")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

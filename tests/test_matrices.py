@@ -86,11 +86,9 @@ def test_the_fast_way_is_taken_by_plain_files(load, monkeypatch) -> None:
     monkeypatch.setattr(matrix_market, "_careful", None)
     for body in (
         "3 3 2\n1 1 1\n3 2 -1.5E+01",
-        "3 3 2\r\n1\t1\t+.5e3\r\n\r\n 3 2 nan \r\n",
+        "3 3 2\r\n1\t1\t.5e3\r\n\r\n 3 2 nan \r\n",
         "3 3 2\n1 1 1D2\n3 2 -INF\n",
     ):
-        if "+." in body:
-            body = body.replace("+", "")
         assert load(REAL + body).nnz == 2
 
 
@@ -371,7 +369,7 @@ def test_archives(load, tmp_path) -> None:
         load(archive({"readme.txt": b"hello"}), "arc.tar.gz")
     with pytest.raises(SparsegenValueError, match="expected one matrix file"):
         load(archive({"one.mtx": text, "two.mtx": text}), "arc.tar.gz")
-    with pytest.raises(SparsegenValueError, match="damaged|expected one"):
+    with pytest.raises(SparsegenValueError, match=r"damaged|expected one"):
         load(archive({"arc/arc.mtx": text * 999}, "w")[:900], "arc.tar")
     entry = tarfile.TarInfo("arc.mtx")
     entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -389,7 +387,7 @@ def test_what_is_not_a_file(tmp_path) -> None:
         matrices.load(tmp_path)
     with pytest.raises(SparsegenValueError, match="not a regular file"):
         matrices.load("/dev/zero")
-    with pytest.raises(SparsegenValueError, match="a\\\\?0?.*"):
+    with pytest.raises(SparsegenValueError, match=r"no such file|cannot be read"):
         matrices.load(str(tmp_path / "a\0b.mtx"))
     with pytest.raises(SparsegenTypeError, match="path of type int"):
         matrices.load(3)
@@ -428,10 +426,9 @@ def boeing(A: sp.csc_array, kind: str, real: str = "{:20.12E}", code: str = "(4E
 
 
 @pytest.mark.parametrize("hb", [True, False])
-@pytest.mark.parametrize(
-    ("kind", "suffix"), [("RUA", ".rua"), ("rra", ".rra"), ("PUA", ".pua"), ("CUA", ".cua"), ("IUA", ".iua"), ("rua", ".rb"), ("RUA", ".hb")]
-)  # fmt: skip
-def test_harwell_boeing_general(load, kind, suffix, hb) -> None:
+@pytest.mark.parametrize("name", ["RUA.rua", "rra.rra", "PUA.pua", "CUA.cua", "IUA.iua", "rua.rb", "RUA.hb"])
+def test_harwell_boeing_general(load, name, hb) -> None:
+    kind = name[:3]
     A = gallery.uniform(37, 23, 211).tocsc()
     real, code = "{:20.12E}", "(4E20.12)"
     if kind[0] in "Ii":
@@ -439,7 +436,7 @@ def test_harwell_boeing_general(load, kind, suffix, hb) -> None:
         real, code = "{:20d}", "(4I20)"
     elif kind[0] in "Cc":
         A = A + 1j * gallery.uniform(37, 23, 211).tocsc()
-    B = load(boeing(A, kind, real, code, hb), "a" + suffix)
+    B = load(boeing(A, kind, real, code, hb), name)
     expected = A != 0 if kind[0] in "Pp" else A
     np.testing.assert_allclose(B.toarray(), expected.toarray().astype(B.dtype), rtol=1e-12)
     assert B.dtype == {"I": np.int64, "C": np.complex128}.get(kind[0].upper(), np.float64)
@@ -681,5 +678,5 @@ def test_the_smoke_collection_loads() -> None:
 
 def test_the_demo_matrix_is_symmetric_positive_definite() -> None:
     A = matrices.load(paths.data("matrices") / "tiny" / "diffusion2d.mtx")
-    assert A.shape[0] == A.shape[1] > 2400 and (A != A.T.tocsr()).nnz == 0
+    assert A.shape[0] == A.shape[1] > 2400 and (A.T.tocsr() != A).nnz == 0
     np.linalg.cholesky(A.toarray())
