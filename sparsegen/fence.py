@@ -29,6 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegen import ops
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 START_SECONDS = 60.0
@@ -47,6 +48,7 @@ class _Template:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # one session at a time: nothing else may be timed meanwhile
+        self.holder: int | None = None  # the thread that has it
         self.process: subprocess.Popen | None = None
         self.owner = 0
 
@@ -126,7 +128,10 @@ class Session:
         """Have the child ready; the seconds that took. The first session of a process pays for the template's imports."""
         begun = time.monotonic()
         if not self._pid:
-            self._open()
+            try:
+                self._open()
+            except Died:  # the template may have been killed since it last answered; no candidate had a part in it
+                self._open()
         return time.monotonic() - begun
 
     def ask(self, request: str, seconds: float, **details) -> dict:
@@ -211,12 +216,18 @@ class Session:
 @contextlib.contextmanager
 def session(problem: Problem, A: sp.csr_array, modules: tuple[str, ...] = ()) -> Iterator[Session]:
     """A worker for one problem; A canonical, in the problem's dtype. One session runs at a time in a process."""
+    if _template.holder == threading.get_ident():
+        raise SparsegenError("this thread measures already; expected a search to begin after the one before it ended")
     with _template.lock:
-        opened = Session(problem, A, modules)
+        _template.holder = threading.get_ident()
         try:
-            yield opened
+            opened = Session(problem, A, modules)
+            try:
+                yield opened
+            finally:
+                opened.close()
         finally:
-            opened.close()
+            _template.holder = None
 
 
 def _anonymous_file() -> int:
@@ -240,7 +251,7 @@ if hasattr(os, "register_at_fork"):
             with contextlib.suppress(OSError):
                 _template.pipe.close()
                 _template.socket.close()
-        _template.lock = threading.Lock()
+        _template.lock, _template.holder = threading.Lock(), None
         _template.process = None
         _template.owner = 0
 
