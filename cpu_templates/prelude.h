@@ -46,3 +46,79 @@ typedef unsigned long uint64_t;
 #define C_INDEX(row, column) (C_BY_ROW ? (row) * ldc + (column) : (column) * ldc + (row))
 #define STORE_C(row, column, sum) STORE(C, C_INDEX(row, column), sum)
 #define ADD_C(row, column, sum) ADD(C, C_INDEX(row, column), sum)
+
+/* Vectors of WIDTH sums: the LANES of the machine, or SLICE where a slice has fewer rows. `lanes` holds one integer of
+   the same size per lane: what comparing two vectors gives, all bits set for true. mask ? a : b chooses by lane. */
+#if defined(SLICE) && SLICE < LANES
+#define WIDTH SLICE
+#else
+#define WIDTH LANES
+#endif
+#define INLINE static inline __attribute__((always_inline))
+typedef ACC vector __attribute__((vector_size(WIDTH * sizeof(ACC))));
+typedef decltype(vector{} < vector{}) lanes;
+template <class T> struct packed { typedef T type __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias)); };
+
+INLINE vector splat(ACC a) { return vector{} + a; }
+/* lane_numbers()[l] = l */
+INLINE lanes lane_numbers() {
+    lanes number;
+    for (int l = 0; l < WIDTH; ++l) number[l] = l;
+    return number;
+}
+/* The WIDTH elements at p, of any type, as sums or as integers. */
+template <class T> INLINE vector load(const T* p) {
+    return __builtin_convertvector(*(const typename packed<T>::type*)p, vector);
+}
+template <class T> INLINE lanes load_lanes(const T* p) {
+    return __builtin_convertvector(*(const typename packed<T>::type*)p, lanes);
+}
+INLINE void store(VALUE* p, vector a) { *(typename packed<VALUE>::type*)p = a; }
+/* Lane l of the integers at p. Loads and instructions that gather are what such a kernel waits for, so that eight bytes
+   are read at once and split. */
+template <class T> INLINE int64_t lane_of(const T* p, int l) {
+#if WIDTH > 2 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    typedef uint64_t word __attribute__((aligned(sizeof(T)), may_alias));
+    const int many = 8 / sizeof(T);
+    return T(((const word*)p)[l / many] >> l % many * 8 * (sizeof(T) % 8));
+#else
+    return p[l];
+#endif
+}
+/* x[index[l]] in lane l. */
+template <class T> INLINE vector gather(const VALUE* x, const T* index) {
+#define FROM(l) x[lane_of(index, l)]
+#if WIDTH == 2
+    return vector{FROM(0), FROM(1)};
+#elif WIDTH == 4
+    return vector{FROM(0), FROM(1), FROM(2), FROM(3)};
+#elif WIDTH == 8
+    return vector{FROM(0), FROM(1), FROM(2), FROM(3), FROM(4), FROM(5), FROM(6), FROM(7)};
+#elif WIDTH == 16
+    return vector{FROM(0), FROM(1), FROM(2),  FROM(3),  FROM(4),  FROM(5),  FROM(6),  FROM(7),
+                  FROM(8), FROM(9), FROM(10), FROM(11), FROM(12), FROM(13), FROM(14), FROM(15)};
+#endif
+}
+/* The sum of all lanes, by halves. */
+INLINE ACC total(vector a) {
+    lanes number = lane_numbers();
+    for (int half = WIDTH / 2; half > 0; half /= 2) a += __builtin_shuffle(a, number ^ half);
+    return a[0];
+}
+#if CONSTANT_VALUES
+#define VALUES_AT(p) splat(1)
+#else
+#define VALUES_AT(p) load(data + (p))
+#endif
+#define ANY(mask) (total((mask) ? splat(1) : splat(0)) > 0)
+#if CHECK_FINITE
+#define CHECKED_LANES(sum) do { if (ANY((sum) - (sum) != splat(0))) *status = 1; } while (0)
+#else
+#define CHECKED_LANES(sum) do { } while (0)
+#endif
+/* STORE for WIDTH consecutive rows from `row`. */
+#define STORE_LANES(y, row, sum) do { \
+    const vector sum_ = SCALED(sum); \
+    CHECKED_LANES(sum_); \
+    store((y) + (row), beta == ACC(0) ? alpha * sum_ : alpha * sum_ + beta * load((y) + (row))); \
+} while (0)

@@ -13,6 +13,7 @@ A format arranges a `Pattern`; it never sees values. Its module holds
     feasible(pattern, **params) -> str | None     one sentence why not, before anything large is built
     stored(pattern, **params) -> int              slots of data, padding included
     pack(pattern, index, offset, **params) -> Packed
+    baked(pattern, **params) -> dict[str, str]    optional: the literals of BAKED, and types, without building arrays
     unpack(packed, shape) -> Pattern              what the arrays say, for tests
     cuts(packed, pieces) -> int64 (pieces + 1,)   work items at which to cut for as many threads, balanced by work
 """
@@ -27,6 +28,8 @@ from types import ModuleType
 import numpy as np
 
 from sparsegen.errors import SparsegenValueError
+
+PIECE = 1 << 18  # slots at a time where numpy would make a wider copy of an array
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,110 @@ def gather(data: np.ndarray, packed: Packed, dtype) -> np.ndarray:
     """A's values in the slots of `packed`, zeros in its padding: (slots,) of dtype."""
     if packed.source is None:
         return np.ascontiguousarray(data, dtype=dtype)
-    out = np.zeros(packed.slots, dtype)
-    real = packed.source >= 0
-    out[real] = data[packed.source[real]]
+    return through(packed.source, data.astype(dtype, copy=False), 0)
+
+
+def through(source: np.ndarray, values: np.ndarray, fill) -> np.ndarray:
+    """values[source] with `fill` where source is -1, in pieces: numpy widens what it indexes with."""
+    out = np.full(len(source), fill, values.dtype)
+    if len(values):
+        for first in range(0, len(source), PIECE):
+            part = source[first : first + PIECE]
+            taken = out[first : first + PIECE]
+            np.take(values, part, mode="clip", out=taken)
+            taken[part < 0] = fill
     return out
+
+
+def sliced(lengths: np.ndarray, SLICE: int, SIGMA: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """Rows of these lengths in slices of SLICE lanes, sorted by length inside windows of SIGMA rows (0: all rows).
+
+    Returns the rows in the order of lanes (longest first, then ascending; None for 0 to m) and the first slot of each
+    slice, (slices + 1,): a slice has SLICE times its longest row.
+    """
+    m = len(lengths)
+    order = None
+    if SIGMA != 1 and m:
+        window, longest = SIGMA or m, int(lengths.max())
+        windows = -(-m // window)
+        # sixteen bits sort by radix; what is past m comes last, as the sort is stable
+        shortness = np.full(windows * window, longest, np.uint16 if longest < 1 << 16 else np.int64)
+        np.subtract(longest, lengths, out=shortness[:m], casting="unsafe")
+        order = np.argsort(shortness.reshape(windows, window), axis=1, kind="stable")
+        order += np.arange(0, windows * window, window)[:, None]
+        order = order.ravel()[:m]
+    count = -(-m // SLICE)
+    lanes = np.zeros(count * SLICE, lengths.dtype)
+    lanes[:m] = lengths if order is None else lengths[order]
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(lanes.reshape(count, SLICE).max(axis=1, initial=0), out=starts[1:])
+    return order, starts * SLICE
+
+
+def lane_slots(indptr: np.ndarray, SLICE: int, order: np.ndarray | None, starts: np.ndarray, place) -> np.ndarray:
+    """Slot of every entry of rows in such slices, (entries,) of the integer type `place`: lane after lane of a step."""
+    m = len(indptr) - 1
+    lane = np.arange(m)
+    first = starts[lane // SLICE] + lane % SLICE  # of each lane
+    if order is not None:
+        first[order] = first.copy()
+    first -= SLICE * indptr[:-1].astype(np.int64)
+    # a start may be out of the range of `place`, the slots are not: the sum wraps back
+    slot = np.repeat(first.astype(place), np.diff(indptr))
+    slot += np.arange(len(slot), dtype=place) * SLICE
+    return slot
+
+
+def lane_arrays(lengths: np.ndarray, order: np.ndarray | None, count: int, SLICE: int, index):
+    """Row (-1 past the last; no array where order is None) and length of every lane of `count` slices."""
+    m = len(lengths)
+    lanes = np.zeros(count * SLICE, index)
+    lanes[:m] = lengths if order is None else lengths[order]
+    rows = np.empty(0, index)
+    if order is not None:
+        rows = np.full(count * SLICE, -1, index)
+        rows[:m] = order
+    return rows, lanes
+
+
+def blocks_refused(pattern, R: int, S: int, least: float) -> str | None:
+    """One sentence why the R x S blocks of a pattern are not to be counted: it does not divide, or a look says so."""
+    if pattern.m % R or pattern.n % S:
+        return f"{R} x {S} blocks do not divide {pattern.m} x {pattern.n}"
+    if pattern.nnz == 0:
+        return "no entries, so no blocks"
+    looks, rows = 16, 4 * R
+    if pattern.m > 2 * looks * rows:
+        entries = found = 0
+        for first in range(0, pattern.m - rows, pattern.m // looks // R * R):
+            start, stop = int(pattern.indptr[first]), int(pattern.indptr[first + rows])
+            row = np.repeat(np.arange(rows) // R, pattern.lengths[first : first + rows])
+            entries += stop - start
+            found += len(np.unique(row * (pattern.n // S) + pattern.indices[start:stop] // S))
+        if entries > 1000 and entries < 0.8 * least * found * R * S:
+            return f"{R} x {S} blocks of some rows are {entries / (found * R * S):.0%} full; {least:.0%} is wanted"
+    return None
+
+
+def block_lengths(pattern, R: int, S: int) -> np.ndarray:
+    """Blocks in each block row, (m / R,)."""
+    return np.diff(_bsr(pattern, np.ones(pattern.nnz, np.int8), R, S).indptr)
+
+
+def blocks(pattern, R: int, S: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The non-empty R x S blocks of a pattern whose shape they divide, in compressed block rows.
+
+    Returns their indptr (m / R + 1,), block columns (blocks,) and source map (blocks, R * S), rows first.
+    """
+    place = np.int32 if pattern.nnz < 2**31 - 1 else np.int64
+    found = _bsr(pattern, np.arange(1, pattern.nnz + 1, dtype=place), R, S)
+    found.sort_indices()
+    source = found.data.reshape(-1, R * S)
+    source -= 1
+    return found.indptr, found.indices, source
+
+
+def _bsr(pattern, data: np.ndarray, R: int, S: int):
+    import scipy.sparse as sp
+
+    return sp.csr_array((data, pattern.indices, pattern.indptr), shape=pattern.shape).tobsr((R, S))

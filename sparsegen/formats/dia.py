@@ -48,8 +48,12 @@ def pack(pattern: Pattern, index, offset, CHUNK: int = 0) -> Packed:
     slot = (row // chunk * place(len(offsets)) + diagonal) * place(chunk) + row % chunk
     source = np.full(slots, -1, place)
     source[slot] = np.arange(pattern.nnz, dtype=place)
-    baked = {"OFFSETS": "{" + ", ".join(map(str, offsets)) + "}", "DIAGONALS": str(len(offsets))}
-    return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked, source)
+    return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked(pattern), source)
+
+
+def baked(pattern: Pattern, CHUNK: int = 0) -> dict[str, str]:
+    offsets, _ = pattern.diagonals
+    return {"OFFSETS": "{" + ", ".join(map(str, offsets)) + "}", "DIAGONALS": str(len(offsets))}
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.formats import Packed, weighted_cuts
+from sparsegen.formats import Packed, lane_arrays, lane_slots, sliced, weighted_cuts
 from sparsegen.problem import Pattern
 
 ARRAYS = {
@@ -29,11 +29,11 @@ MOST_PADDING = 3.0
 def feasible(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> str | None:
     if BITS not in (16, 32):
         return f"BITS is {BITS}; column indices are stored in 16 or 32 bits"
-    order = _order(pattern, SLICE, SIGMA)
-    slots = int(_slices(pattern, SLICE, order)[-1])
+    order, starts = sliced(pattern.lengths, SLICE, SIGMA)
+    slots = int(starts[-1])
     if slots > MOST_PADDING * max(pattern.nnz, 1):
         return f"{slots} slots for {pattern.nnz} entries with SIGMA = {SIGMA}"
-    if BITS == 16:
+    if BITS == 16 and pattern.n > 1 << 16:
         low, high = _column_range(pattern, SLICE, order)
         span = int((high - low).max(initial=0))
         if span >= 1 << 16:
@@ -42,44 +42,36 @@ def feasible(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -
 
 
 def stored(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> int:
-    return int(_slices(pattern, SLICE, _order(pattern, SLICE, SIGMA))[-1])
+    return int(sliced(pattern.lengths, SLICE, SIGMA)[1][-1])
 
 
 def pack(pattern: Pattern, index, offset, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> Packed:
-    order = _order(pattern, SLICE, SIGMA)
-    slices = _slices(pattern, SLICE, order)
-    count, slots = len(slices) - 1, int(slices[-1])
+    order, starts = sliced(pattern.lengths, SLICE, SIGMA)
+    count, slots = len(starts) - 1, int(starts[-1])
     place = np.int32 if slots < 2**31 else np.int64
-    lane = np.empty(pattern.m, np.int64)  # position of each row among all lanes
-    lane[order if order is not None else slice(None)] = np.arange(pattern.m)
-    first = (slices[lane // SLICE] + lane % SLICE).astype(place)
-    slot = np.arange(pattern.nnz, dtype=place) - np.repeat(pattern.indptr[:-1].astype(place), pattern.lengths)
-    slot *= place(SLICE)
-    slot += np.repeat(first, pattern.lengths)
+    slot = lane_slots(pattern.indptr, SLICE, order, starts, place)
     source = np.full(slots, -1, place)
     source[slot] = np.arange(pattern.nnz, dtype=place)
-
     low, _ = _column_range(pattern, SLICE, order)
     if BITS == 16:
-        indices = np.zeros(slots, np.uint16)
-        base = np.empty(pattern.m, np.int64)
-        base[order if order is not None else slice(None)] = low[np.arange(pattern.m) // SLICE]
-        indices[slot] = pattern.indices - np.repeat(base, pattern.lengths)
         bases = low.astype(index)
+        base = np.empty(pattern.m, pattern.indices.dtype)
+        base[slice(None) if order is None else order] = np.repeat(low, SLICE)[: pattern.m]
+        indices = np.zeros(slots, np.uint16)
+        indices[slot] = pattern.indices - np.repeat(base, pattern.lengths)
     else:
-        indices = np.repeat(low.astype(index), np.diff(slices))
-        indices[slot] = pattern.indices
         bases = np.empty(0, index)
-    lengths = np.zeros(count * SLICE, index)
-    lengths[lane] = pattern.lengths
-    rows = np.empty(0, index)
-    if order is not None:
-        rows = np.full(count * SLICE, -1, index)
-        rows[: pattern.m] = order
-    arrays = {"slices": slices.astype(offset), "bases": bases, "rows": rows, "lengths": lengths, "indices": indices}
+        indices = np.repeat(low.astype(index), np.diff(starts))
+        indices[slot] = pattern.indices
+    rows, lengths = lane_arrays(pattern.lengths, order, count, SLICE, index)
+    arrays = {"slices": starts.astype(offset), "bases": bases, "rows": rows, "lengths": lengths, "indices": indices}
     return Packed(
-        arrays, pattern.nnz, slots, {"slice_count": count}, {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}, source
+        arrays, pattern.nnz, slots, {"slice_count": count}, baked(pattern, SLICE, SIGMA, BITS), source
     )
+
+
+def baked(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> dict[str, str]:
+    return {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:
@@ -102,26 +94,11 @@ def cuts(packed: Packed, pieces: int) -> np.ndarray:
     return weighted_cuts(packed.arrays["slices"], pieces)
 
 
-def _order(pattern: Pattern, SLICE: int, SIGMA: int) -> np.ndarray | None:
-    """Rows in lane order; None when that is 0 to m."""
-    if SIGMA == 1:
-        return None
-    shortness = int(pattern.lengths.max(initial=0)) - pattern.lengths.astype(np.int64)
-    if SIGMA:
-        shortness += np.arange(pattern.m) // SIGMA * (int(shortness.max(initial=0)) + 1)
-    return np.argsort(shortness, kind="stable")
-
-
 def _by_slice(values: np.ndarray, SLICE: int, order: np.ndarray | None, fill: int) -> np.ndarray:
     count = -(-len(values) // SLICE)
     lanes = np.full(count * SLICE, fill, np.int64)
     lanes[: len(values)] = values if order is None else values[order]
     return lanes.reshape(count, SLICE)
-
-
-def _slices(pattern: Pattern, SLICE: int, order: np.ndarray | None) -> np.ndarray:
-    widths = _by_slice(pattern.lengths, SLICE, order, 0).max(axis=1, initial=0)
-    return np.concatenate([[0], np.cumsum(widths * SLICE)])
 
 
 def _column_range(pattern: Pattern, SLICE: int, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,344 @@
+/* The call path of CPU kernels: operand checks, a persistent thread pool, and kernels called through their doors.
+ *
+ * A Plan holds launches; a launch is a door (see prelude.py), the words it reads and cut points of its work items.
+ * Everything a call needs is computed when the Plan is made, so that a call costs two buffer requests and the kernel.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void (*Door)(const int64_t *words, const void *x, void *y, double alpha, double beta, uint32_t *status,
+                     int64_t begin, int64_t end);
+
+typedef struct {
+    Door door;
+    int64_t *words;
+    int64_t *cuts; /* pieces + 1 */
+    int64_t pieces;
+    int later; /* an earlier launch has applied beta */
+} Launch;
+
+/* ---- thread pool: every thread owns a run of pieces and, when done, takes what others have left ---- */
+
+enum { MOST_THREADS = 256, SPINS = 4000 };
+
+typedef struct {
+    const Launch *launch;
+    const void *x;
+    void *y;
+    double alpha, beta;
+    _Atomic uint32_t status;
+    int threads;
+} Job;
+
+static pthread_mutex_t pool_busy = PTHREAD_MUTEX_INITIALIZER; /* one job at a time; who finds it taken runs alone */
+static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
+static Job *pool_job;
+static atomic_uint pool_generation;
+static atomic_int pool_working;
+static int pool_size;
+static unsigned pool_joined[MOST_THREADS]; /* the generation at which each thread was made: earlier jobs are not its own */
+static struct {
+    _Atomic int64_t next;
+    char apart[56]; /* a cache line each */
+} claim[MOST_THREADS];
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void work(Job *job, int thread) {
+    const Launch *launch = job->launch;
+    uint32_t status = 0;
+    for (int turn = 0; turn < job->threads; ++turn) {
+        int owner = (thread + turn) % job->threads;
+        int64_t last = launch->pieces * (owner + 1) / job->threads;
+        for (int64_t piece; (piece = atomic_fetch_add(&claim[owner].next, 1)) < last;)
+            if (launch->cuts[piece] < launch->cuts[piece + 1])
+                launch->door(launch->words, job->x, job->y, job->alpha, job->beta, &status, launch->cuts[piece],
+                             launch->cuts[piece + 1]);
+    }
+    if (status) atomic_store(&job->status, 1);
+}
+
+static void *pool_thread(void *argument) {
+    int thread = (int)(intptr_t)argument;
+    unsigned seen = pool_joined[thread];
+    for (;;) {
+        for (int spin = 0; spin < SPINS && atomic_load(&pool_generation) == seen; ++spin) relax();
+        if (atomic_load(&pool_generation) == seen) {
+            pthread_mutex_lock(&pool_mutex);
+            while (atomic_load(&pool_generation) == seen) pthread_cond_wait(&pool_wake, &pool_mutex);
+            pthread_mutex_unlock(&pool_mutex);
+        }
+        seen = atomic_load(&pool_generation);
+        Job *job = pool_job;
+        if (thread < job->threads) work(job, thread);
+        atomic_fetch_sub(&pool_working, 1);
+    }
+    return NULL;
+}
+
+static void pool_forget(void) { /* after fork the child has no pool threads: make new ones when wanted */
+    pthread_mutex_init(&pool_busy, NULL);
+    pthread_mutex_init(&pool_mutex, NULL);
+    pthread_cond_init(&pool_wake, NULL);
+    pool_size = 0;
+    atomic_store(&pool_generation, 0);
+    atomic_store(&pool_working, 0);
+}
+
+static int pool_grow(int threads) { /* the caller counts as one */
+    while (pool_size + 1 < threads) {
+        pthread_t id;
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        pool_joined[pool_size + 1] = atomic_load(&pool_generation);
+        int failed = pthread_create(&id, &attributes, pool_thread, (void *)(intptr_t)(pool_size + 1));
+        pthread_attr_destroy(&attributes);
+        if (failed) break;
+        ++pool_size;
+    }
+    return pool_size + 1;
+}
+
+static uint32_t run_alone(const Launch *launch, const void *x, void *y, double alpha, double beta) {
+    uint32_t status = 0;
+    int64_t end = launch->cuts[launch->pieces];
+    if (end > 0) launch->door(launch->words, x, y, alpha, beta, &status, 0, end);
+    return status;
+}
+
+static uint32_t run_launch(const Launch *launch, int threads, const void *x, void *y, double alpha, double beta) {
+    if (threads == 1 || pthread_mutex_trylock(&pool_busy)) return run_alone(launch, x, y, alpha, beta);
+    int grown = pool_grow(threads);
+    if (threads > grown) threads = grown;
+    Job job = {.launch = launch, .x = x, .y = y, .alpha = alpha, .beta = beta, .threads = threads};
+    for (int thread = 0; thread < threads; ++thread)
+        atomic_store(&claim[thread].next, launch->pieces * thread / threads);
+    pool_job = &job;
+    atomic_store(&pool_working, pool_size);
+    pthread_mutex_lock(&pool_mutex);
+    atomic_fetch_add(&pool_generation, 1);
+    pthread_cond_broadcast(&pool_wake);
+    pthread_mutex_unlock(&pool_mutex);
+    work(&job, 0);
+    for (int spin = 0; atomic_load(&pool_working) > 0; ++spin) {
+        relax();
+        if (spin > SPINS) sched_yield();
+    }
+    uint32_t status = atomic_load(&job.status);
+    pthread_mutex_unlock(&pool_busy);
+    return status;
+}
+
+/* ---- Plan ---- */
+
+typedef struct {
+    PyObject_HEAD
+    Launch *launches;
+    Py_ssize_t count;
+    int64_t x_shape[2], y_shape[2];
+    int dimensions, x_by_row, y_by_row, threads, zero, release;
+    char kind; /* 'f' or 'd' */
+    PyObject *keep;
+} Plan;
+
+static void plan_free(Plan *plan) {
+    for (Py_ssize_t i = 0; i < plan->count; ++i) {
+        free(plan->launches[i].words);
+        free(plan->launches[i].cuts);
+    }
+    free(plan->launches);
+    plan->launches = NULL;
+    plan->count = 0;
+}
+
+static void plan_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    plan_free((Plan *)self);
+    Py_XDECREF(((Plan *)self)->keep);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static int64_t *copied(PyObject *source, Py_ssize_t least, Py_ssize_t *count) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)) return NULL;
+    int64_t *words = NULL;
+    *count = view.len / 8;
+    if (view.len % 8 || *count < least)
+        PyErr_Format(PyExc_ValueError, "expected at least %zd int64, got %zd bytes", least, view.len);
+    else if (!(words = malloc(view.len ? view.len : 8)))
+        PyErr_NoMemory();
+    else
+        memcpy(words, view.buf, view.len);
+    PyBuffer_Release(&view);
+    return words;
+}
+
+/* Plan(launches, x_shape, y_shape, kind, x_by_row, y_by_row, threads, zero, release, keep)
+ * launches: [(address of the door, words, cuts, later)]; shapes: pairs, (n, -1) for a vector. */
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *launches, *keep;
+    long long x0, x1, y0, y1;
+    int kind, x_by_row, y_by_row, threads, zero, release;
+    if (!PyArg_ParseTuple(args, "O!(LL)(LL)CpppiiO:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
+                          &y_by_row, &zero, &threads, &release, &keep))
+        return NULL;
+    if ((kind != 'f' && kind != 'd') || threads < 1 || threads > MOST_THREADS) {
+        PyErr_SetString(PyExc_ValueError, "kind must be 'f' or 'd', threads from 1 to 256");
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Plan *plan = (Plan *)allocate(type, 0);
+    if (!plan) return NULL;
+    plan->x_shape[0] = x0, plan->x_shape[1] = x1, plan->y_shape[0] = y0, plan->y_shape[1] = y1;
+    plan->dimensions = x1 < 0 ? 1 : 2;
+    plan->x_by_row = x_by_row, plan->y_by_row = y_by_row;
+    plan->kind = (char)kind, plan->threads = threads, plan->zero = zero, plan->release = release;
+    Py_INCREF(keep);
+    plan->keep = keep;
+    Py_ssize_t count = PyList_Size(launches);
+    if (!(plan->launches = calloc(count ? count : 1, sizeof(Launch)))) {
+        Py_DECREF(plan);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject *words, *cuts;
+        unsigned long long address;
+        int later;
+        Py_ssize_t length;
+        Launch *launch = &plan->launches[i];
+        PyObject *item = PyList_GetItem(launches, i);
+        if (!item || !PyArg_ParseTuple(item, "KOOp", &address, &words, &cuts, &later)) goto failed;
+        plan->count = i + 1;
+        launch->door = (Door)(uintptr_t)address;
+        launch->later = later;
+        if (!(launch->words = copied(words, 1, &length)) || !(launch->cuts = copied(cuts, 2, &length))) goto failed;
+        launch->pieces = length - 1;
+    }
+    return (PyObject *)plan;
+failed:
+    Py_DECREF(plan);
+    return NULL;
+}
+
+/* Fill `view` if the operand can be used as it stands: kind, shape, order, alignment. 0: it cannot. */
+static int fits(PyObject *operand, Py_buffer *view, const Plan *plan, const int64_t *shape, int by_row, int flags) {
+    flags |= PyBUF_FORMAT | (by_row || plan->dimensions == 1 ? PyBUF_C_CONTIGUOUS : PyBUF_F_CONTIGUOUS);
+    if (PyObject_GetBuffer(operand, view, flags)) {
+        PyErr_Clear();
+        return 0;
+    }
+    const char *format = view->format;
+    if (view->ndim == plan->dimensions && format && format[0] == plan->kind && !format[1] && view->shape[0] == shape[0] &&
+        (plan->dimensions == 1 || view->shape[1] == shape[1]) && (uintptr_t)view->buf % view->itemsize == 0)
+        return 1;
+    PyBuffer_Release(view);
+    return 0;
+}
+
+static void scale(void *y, char kind, Py_ssize_t bytes, double beta) {
+    if (beta == 0)
+        memset(y, 0, bytes);
+    else if (beta != 1 && kind == 'f')
+        for (Py_ssize_t i = 0; i < bytes / 4; ++i) ((float *)y)[i] *= (float)beta;
+    else if (beta != 1)
+        for (Py_ssize_t i = 0; i < bytes / 8; ++i) ((double *)y)[i] *= beta;
+}
+
+static const char run_doc[] =
+    "run(x, y, alpha, beta): y = alpha A x + beta y. Returns 0; 1 when a sum was not finite and must be computed again\n"
+    "exactly (y is then not to be trusted); -1, with y untouched, when the operands cannot be used as they stand.";
+
+static PyObject *plan_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Plan *plan = (Plan *)self;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "run(x, y, alpha, beta)");
+        return NULL;
+    }
+    double alpha = PyFloat_AsDouble(args[2]), beta = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    Py_buffer x, y;
+    if (!fits(args[0], &x, plan, plan->x_shape, plan->x_by_row, 0)) return PyLong_FromLong(-1);
+    if (!fits(args[1], &y, plan, plan->y_shape, plan->y_by_row, PyBUF_WRITABLE)) {
+        PyBuffer_Release(&x);
+        return PyLong_FromLong(-1);
+    }
+    long status = 0;
+    if ((char *)x.buf < (char *)y.buf + y.len && (char *)y.buf < (char *)x.buf + x.len) {
+        status = -1;
+    } else {
+        PyThreadState *state = plan->release ? PyEval_SaveThread() : NULL;
+        if (plan->zero) scale(y.buf, plan->kind, y.len, beta);
+        for (Py_ssize_t i = 0; i < plan->count; ++i)
+            status |= run_launch(&plan->launches[i], plan->threads, x.buf, y.buf, alpha,
+                                 plan->zero || plan->launches[i].later ? 1.0 : beta);
+        if (state) PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&y);
+    return PyLong_FromLong(status);
+}
+
+static PyMethodDef plan_methods[] = {{"run", (PyCFunction)(void (*)(void))plan_run, METH_FASTCALL, run_doc}, {NULL}};
+static PyType_Slot plan_slots[] = {{Py_tp_new, plan_new},
+                                   {Py_tp_dealloc, plan_dealloc},
+                                   {Py_tp_methods, plan_methods},
+                                   {Py_tp_doc, "Launches of a CPU kernel, ready to run."},
+                                   {0, NULL}};
+static PyType_Spec plan_spec = {"sparsegen._native.Plan", sizeof(Plan), 0, Py_TPFLAGS_DEFAULT, plan_slots};
+
+/* ---- what the machine can read ---- */
+
+static void read_door(const int64_t *words, const void *x, void *y, double alpha, double beta, uint32_t *status,
+                      int64_t begin, int64_t end) {
+    const uint64_t *data = (const uint64_t *)(uintptr_t)words[0];
+    uint64_t sums[16] = {0};
+    for (int64_t i = begin * 16; i < end * 16; i += 16)
+        for (int j = 0; j < 16; ++j) sums[j] += data[i + j];
+    for (int j = 1; j < 16; ++j) sums[0] += sums[j];
+    if (sums[0] == 20260) *status = 1; /* keeps the sums alive */
+}
+
+static PyObject *read_buffer(PyObject *self, PyObject *args) {
+    Py_buffer view;
+    int threads, repeats;
+    if (!PyArg_ParseTuple(args, "y*ii:read", &view, &threads, &repeats)) return NULL;
+    int64_t words[1] = {(int64_t)(uintptr_t)view.buf}, cuts[MOST_THREADS + 1];
+    threads = threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
+    for (int i = 0; i <= threads; ++i) cuts[i] = view.len / 128 * i / threads;
+    Launch launch = {read_door, words, cuts, threads, 0};
+    Py_BEGIN_ALLOW_THREADS
+    for (int i = 0; i < repeats; ++i) run_launch(&launch, threads, NULL, NULL, 0, 0);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"read", read_buffer, METH_VARARGS, "read(buffer, threads, repeats): read the buffer from end to end."}, {NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "sparsegen._native", "The call path of CPU kernels.", -1, methods};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyObject *type = PyType_FromSpec(&plan_spec);
+    if (!made || !type || PyModule_AddObjectRef(made, "Plan", type)) return NULL;
+    Py_DECREF(type);
+    pthread_atfork(NULL, NULL, pool_forget);
+    return made;
+}

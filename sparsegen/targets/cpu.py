@@ -1,0 +1,226 @@
+"""The host's C++ compiler and processor: compile a candidate to a shared object, bind it to arrays, run it.
+
+The compiler is $CXX, $CC, g++, clang++, or the `ziglang` package. Kernels are linked against nothing, so that a name the
+screen let through still has nowhere to go.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen import cache, formats, ops, prelude
+from sparsegen.candidate import Candidate, evaluate
+from sparsegen.errors import SparsegenValueError
+from sparsegen.formats import Packed
+from sparsegen.problem import Problem
+
+try:
+    from sparsegen import _native
+except ImportError:  # installed on a machine without a compiler
+    _native = None  # type: ignore[assignment]
+
+COMPILE_SECONDS = 20.0
+COMPILE_MEMORY = 2 << 30  # bytes of address space
+PIECES = 4  # of work per thread, so that one that is held up can be helped
+SMALL = 1 << 15  # multiply-adds below which giving up and taking back the interpreter lock costs more than it gives
+FLAGS = (
+    "-x", "c++", "-std=gnu++17", "-O3", "-fPIC", "-shared", "-ffreestanding", "-fno-exceptions", "-fno-rtti",
+    "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast", "-nostdlib", "-Wl,--no-undefined", "-w",
+)  # fmt: skip
+GCC_FLAGS = ("-fno-tree-loop-distribute-patterns", "-Wno-psabi")  # no calls of memset and memcpy made from loops
+X86_LEVELS = (  # name, flags of /proc/cpuinfo, compiler options, vector bytes
+    ("avx512", ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx2", "fma", "bmi2"), 64),
+    ("avx2", ("avx2", "fma", "bmi2"), 32),
+    ("sse2", ("sse2",), 16),
+)
+
+
+class CompileFailure(Exception):
+    """The compiler's own words, about the candidate's lines alone."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_gcc(self) -> bool:
+        return "Free Software Foundation" in self.version
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The instruction set kernels are compiled for, resolved: never "native"."""
+
+    isa: str
+    flags: tuple[str, ...]
+    vector_bytes: int
+    model: str
+
+
+def available() -> str | None:
+    """None when kernels can be compiled and run here; else one sentence why not and what to do."""
+    if not sys.platform.startswith(("linux", "darwin")):
+        return f"kernels are not compiled on {sys.platform} yet; the baseline is used"
+    if compiler() is None:
+        return "no C++ compiler found: install g++ or clang++, or `pip install sparsegen[compiler]`, or set CXX"
+    if _native is None:
+        return "sparsegen was installed without a C compiler: install one, then `pip install --force-reinstall sparsegen`"
+    return None
+
+
+@functools.cache
+def compiler() -> Compiler | None:
+    """The first compiler of the list that answers, or None."""
+    found = [shlex.split(os.environ[name]) for name in ("CXX", "CC") if os.environ.get(name)]
+    found += [["g++"], ["clang++"], ["c++"]]
+    if importlib.util.find_spec("ziglang"):
+        found.append([sys.executable, "-m", "ziglang", "c++"])
+    for command in found:
+        if not command or not shutil.which(command[0]):
+            continue
+        try:
+            said = subprocess.run(
+                [*command, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if said.returncode == 0:
+            return Compiler(tuple(command), said.stdout.strip())
+    return None
+
+
+@functools.cache
+def machine() -> Machine:
+    """What this processor offers."""
+    kind, model, has = platform.machine().lower(), platform.processor() or "cpu", set()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            model = value.strip()
+        elif name.strip() == "flags":
+            has = set(value.split())
+            break
+    if kind in ("x86_64", "amd64"):
+        for isa, needed, width in X86_LEVELS:
+            if has.issuperset(needed):
+                return Machine(isa, tuple(f"-m{name}" for name in needed), width, model)
+        return Machine("sse2", ("-msse2",), 16, model)
+    return Machine(kind, (), 16, model)
+
+
+def device() -> str:
+    """What a measured choice is for: the processor, its instruction set and the cores this process may use."""
+    return f"{machine().model} {machine().isa} {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+
+
+def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:
+    """The translation unit of a candidate for this machine."""
+    lanes = machine().vector_bytes // problem.dtype.itemsize
+    return prelude.assemble(candidate, problem, packs, {"LANES": str(lanes)})
+
+
+def compile(text: str) -> Path:
+    """The shared object of a translation unit, from the cache or compiled into it.
+
+    Raises CompileFailure with the compiler's words, or when it takes over 20 s or 2 GiB.
+    """
+    found = compiler()
+    if found is None:
+        raise CompileFailure(available() or "no compiler")
+    flags = [*FLAGS, *(GCC_FLAGS if found.is_gcc else ()), *machine().flags]
+    key = hashlib.blake2b("\0".join([found.version, *flags, text]).encode(), digest_size=20).hexdigest()
+
+    def build(path: Path) -> None:
+        _fenced([*found.command, *flags, "-o", str(path), "-"], text)
+
+    return cache.binary_path(key, build)
+
+
+def _fenced(command: list[str], text: str) -> None:
+    limits = f"ulimit -v {COMPILE_MEMORY // 1024} 2>/dev/null; ulimit -c 0; ulimit -t {int(COMPILE_SECONDS)}; exec \"$@\""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", limits, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, said = process.communicate(text, timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise CompileFailure(f"the compiler took over {COMPILE_SECONDS:.0f} s") from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        own = [line for line in said.splitlines() if line.startswith(("kernel:", "door:", "prelude:"))]
+        undefined = [line.partition("undefined ")[1:] for line in said.splitlines() if "undefined reference" in line]
+        words = own or ["".join(part) for part in undefined] or ["the compiler failed without a word about the kernel"]
+        raise CompileFailure("\n".join(words[:8])[:2000])
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Map a compiled kernel into this process."""
+    return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+
+
+def bind(
+    library: ctypes.CDLL,
+    candidate: Candidate,
+    problem: Problem,
+    packs: Sequence[Packed],
+    arrays: Sequence[Mapping[str, np.ndarray]],
+    threads: int,
+):
+    """A native plan: plan.run(x, y, alpha, beta). `arrays` holds for each part those of its format, data included.
+
+    threads: how many share a call. x is (n,) or (n, k), y (m,) or (m, k), in the problem's dtype and layouts.
+    """
+    pattern, launches, later = problem.pattern, [], False
+    row_b, row_c = problem.layout_b == "row", problem.layout_c == "row"
+    pieces = 1 if threads == 1 else threads * PIECES
+    for part, packed, own in zip(candidate.parts, packs, arrays, strict=True):
+        sizes = {
+            "m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": problem.k,
+            "ldb": problem.k if row_b else pattern.n, "ldc": problem.k if row_c else pattern.m, **packed.sizes,
+        }  # fmt: skip
+        cuts = formats.get(part.format).cuts(packed, pieces)
+        for launch in part.launches:
+            if (items := evaluate(launch.items, {**sizes, **_integers(candidate)})) != cuts[-1]:
+                raise SparsegenValueError(
+                    f"items = {launch.items!r} is {items}, but {part.format} has {cuts[-1]} work items here"
+                )
+            address = ctypes.cast(getattr(library, f"door_{launch.entry}"), ctypes.c_void_p).value
+            words = prelude.words(candidate, part, sizes, dict(own))
+            launches.append((address, words, np.ascontiguousarray(cuts, np.int64), later))
+        later = True
+    x_shape, y_shape = ops.get(candidate.op).shapes(problem)
+    work = pattern.nnz * problem.k
+    return _native.Plan(
+        launches, (*x_shape, -1)[:2], (*y_shape, -1)[:2], problem.dtype.char, row_b, row_c, bool(candidate.zero),
+        threads, int(threads > 1 or work > SMALL), (library, list(arrays)),
+    )  # fmt: skip
+
+
+def _integers(candidate: Candidate) -> dict[str, int]:
+    return {name: value for name, value in candidate.params.items() if isinstance(value, int)}
