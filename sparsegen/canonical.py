@@ -25,11 +25,7 @@ def from_triplets(rows, columns, data, shape: tuple[int, int]) -> sp.csr_array:
     Raises SparsegenValueError (lengths, range, rows too many to point at), SparsegenTypeError (dtypes).
     """
     rows, columns, data = checked_triplets(rows, columns, data, shape)
-    if hypersparse(shape, len(data)):
-        raise SparsegenValueError(
-            f"a {shape[0]} x {shape[1]} matrix with {len(data)} entries: its row pointers alone would take "
-            f"{8 * shape[0] / 2**30:.1f} GiB; drop the empty rows (numpy.unique of the row numbers) first"
-        )
+    _refuse_hypersparse(shape, len(data))
     order = sp.coo_array((_positions(len(data)), (rows, columns)), shape=shape)
     order.has_canonical_format = True  # not so: but positions of duplicates must not be summed
     return gather(order.tocsr(), data)
@@ -82,8 +78,9 @@ def _one_row(A: Any) -> sp.csr_array:
 def from_columns(indptr, indices, data, shape: tuple[int, int]) -> sp.csr_array:
     """The matrix of hand-made CSC arrays: indptr (n + 1,), indices and data (>= nnz,). Errors as `from_compressed`."""
     indptr, indices, data = checked_compressed(indptr, indices, data, shape[::-1], row="column", column="row")
-    order = sp.csc_array((np.arange(len(data)), indices, indptr), shape=shape)
-    return gather(order.tocsr(), value_array(data))
+    _refuse_hypersparse(shape, len(data))
+    order = sp.csc_array((_positions(len(data)), indices, indptr), shape=shape)
+    return gather(order.tocsr(), data)
 
 
 def from_blocks(indptr, indices, data, shape: tuple[int, int], by_column: bool = False) -> sp.csr_array:
@@ -94,7 +91,7 @@ def from_blocks(indptr, indices, data, shape: tuple[int, int], by_column: bool =
         raise SparsegenValueError(f"blocks of {size[0]} x {size[1]} do not tile a {shape[0]} x {shape[1]} matrix")
     grid = (shape[0] // size[0], shape[1] // size[1])
     names = ("block column", "block row") if by_column else ("block row", "block column")
-    indptr, indices, data = checked_compressed(indptr, indices, data, grid[::-1] if by_column else grid, *names)
+    indptr, indices, data = checked_compressed(indptr, indices, data, grid[::-1] if by_column else grid, *names, ndim=3)
     major = np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
     up, across = (indices, major) if by_column else (major, indices)
     r, c = size
@@ -164,6 +161,14 @@ def hypersparse(shape: tuple[int, int], nnz: int) -> bool:
     return shape[0] > max(1 << 24, 64 * nnz)
 
 
+def _refuse_hypersparse(shape: tuple[int, int], nnz: int) -> None:
+    if hypersparse(shape, nnz):
+        raise SparsegenValueError(
+            f"a {shape[0]} x {shape[1]} matrix with {nnz} entries: its row pointers alone would take "
+            f"{8 * shape[0] / 2**30:.1f} GiB; drop the empty rows (numpy.unique of the row numbers) first"
+        )
+
+
 def checked_triplets(rows, columns, data, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`rows`, `columns`, `data` as native arrays of one index dtype, or the error that says what is wrong with them."""
     shape = checked_shape(shape)
@@ -184,14 +189,14 @@ def checked_triplets(rows, columns, data, shape: tuple[int, int]) -> tuple[np.nd
 
 
 def checked_compressed(
-    indptr, indices, data, shape: tuple[int, int], row: str = "row", column: str = "column"
+    indptr, indices, data, shape: tuple[int, int], row: str = "row", column: str = "column", ndim: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """CSR arrays, native, of one index dtype and cut to nnz, or the error that says what is wrong with them.
 
-    data may have further dimensions (the blocks of BSR). `row` and `column` name the two directions in errors.
+    data has `ndim` dimensions (three for the blocks of BSR). `row` and `column` name the two directions in errors.
     """
     m, n = checked_shape(shape)
-    indptr, indices, data = index_array(indptr, "indptr"), index_array(indices, "indices"), value_array(data, None)
+    indptr, indices, data = index_array(indptr, "indptr"), index_array(indices, "indices"), value_array(data, ndim)
     if len(indptr) != m + 1:
         raise SparsegenValueError(f"indptr has {len(indptr)} elements; {m} {row}s need {m + 1}")
     if indptr[0] != 0:
@@ -247,10 +252,10 @@ def index_array(array, name: str) -> np.ndarray:
     return _native(array.astype(np.int64) if array.dtype.kind == "u" else array)
 
 
-def value_array(array, ndim: int | None = 1) -> np.ndarray:
+def value_array(array, ndim: int = 1) -> np.ndarray:
     """A native array of bool, integer, real or complex values; SparsegenTypeError for any other dtype."""
     array = np.asarray(array)
-    if ndim is not None and array.ndim != ndim:
+    if array.ndim != ndim:
         raise SparsegenValueError(f"data has {array.ndim} dimensions (shape {array.shape}); expected {ndim}")
     if array.dtype.kind not in "biufc":
         raise SparsegenTypeError(f"values of dtype {array.dtype}; expected bool, integer, real or complex numbers")

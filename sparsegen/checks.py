@@ -28,7 +28,6 @@ class Check:
 
 CHECKS = (
     Check("integer", 20261),
-    Check("signed", 20262),
     Check("signed", 20263, alpha=1.5, beta=-0.75),
     Check("special", 20264),
 )

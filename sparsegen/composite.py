@@ -77,6 +77,6 @@ def literals(candidate: Candidate, problem: Problem) -> list[formats.Packed]:
     found = []
     for part, (pattern, _) in zip(candidate.parts, split(candidate, problem.pattern), strict=True):
         format = formats.get(part.format)
-        baked = format.baked(pattern, **candidate.format_params(part)) if format.BAKED else {}
+        baked = format.baked(pattern, **candidate.format_params(part)) if hasattr(format, "baked") else {}
         found.append(formats.Packed({}, 0, 0, baked=baked))
     return found

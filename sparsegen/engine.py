@@ -91,13 +91,14 @@ def compile(
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
-    modules = tuple(name for name in ("torch",) if name in sys.modules)
+    modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
     key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, modules, _baseline_versions()])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
         return kernel
     if expected_calls is not None:
         budget = min(budget, _affordable(own, problem, expected_calls))
-    outcome = search(problem, own, templates.propose(problem), started + budget, max_candidates, seed, modules)
+    left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
+    outcome = search(problem, own, templates.propose(problem), left, max_candidates, seed, modules)
     kernel = _kernel(outcome, matrix, problem, options, started)
     if cache and (kernel.candidate is not None or outcome.rounds):
         _remember(key, kernel)
@@ -266,7 +267,7 @@ def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: d
         outcome.winner = None
         kernel = Kernel(matrix, problem, None, outcome.baseline, _report(outcome, problem), 1, options)
     done = time.monotonic()
-    costs = {"pack_ms": (done - searched) * 1e3, "search_ms": (searched - started) * 1e3, "total_ms": (done - started) * 1e3}
+    costs = {"pack_ms": (done - searched) * 1e3, "startup_ms": outcome.startup_ms, "search_ms": (searched - started) * 1e3, "total_ms": (done - started) * 1e3}
     kernel._report = kernel._report.completed(costs)
     return kernel
 
@@ -315,7 +316,7 @@ def _report(outcome: Outcome, problem: Problem) -> dict:
             for name, entry in outcome.baselines.items()
         },
         "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
-        "pack_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
+        "pack_ms": None, "startup_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
         "cached": False,
         "candidates": [tried.as_dict() for tried in outcome.tried],
         "notes": list(outcome.notes),

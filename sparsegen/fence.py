@@ -1,8 +1,9 @@
 """The parent's side of the worker: start it, ask it, and outlive it.
 
 A template process (see worker.py) imports what is needed once and forks a child for every search, so that a candidate
-that crashes costs a fork. The child gets A through an unlinked file whose matrix part it maps read-only; results come
-back through a second part. Nothing the child says is unpickled: its answers are JSON.
+that crashes costs a fork. The child reads A from an unlinked file into memory of its own, laid out as the user's is, so
+that baselines run as fast there as here; results come back through the same file. Nothing the child says is unpickled:
+its answers are JSON.
 """
 
 from __future__ import annotations
@@ -100,32 +101,34 @@ class Session:
             "modules": modules,
         }  # fmt: skip
         self._pid = 0
-        end = 0
-        parts = [A.indptr, A.indices, A.data]
-        for array in parts:
-            self._opening["arrays"].append((end, array.dtype.str, len(array)))
-            end += -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._parts = [A.indptr, A.indices, A.data]
         shape = ops.get(problem.op).shapes(problem)[1]
-        size = max(int(np.prod(shape)) * problem.dtype.itemsize, 1)
-        self._opening["output"] = end
+        count = int(np.prod(shape))
+        self._output_bytes = max(count * problem.dtype.itemsize, 1)
+        end = -(-self._output_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        for array in self._parts:
+            self._opening["arrays"].append((end, array.dtype.str, len(array)))
+            end += array.nbytes
         self._file = _anonymous_file()
         try:
-            os.posix_fallocate(self._file, 0, end + size) if hasattr(os, "posix_fallocate") else None
-            os.truncate(self._file, end + size)
-            for (start, _, _), array in zip(self._opening["arrays"], parts, strict=True):
-                _write(self._file, start, array)
-            self._memory = mmap.mmap(self._file, end + size, access=mmap.ACCESS_READ)
+            os.truncate(self._file, self._output_bytes)
+            self._memory = mmap.mmap(self._file, self._output_bytes, access=mmap.ACCESS_READ)
         except BaseException:
             os.close(self._file)
             raise
         order = "C" if problem.op == "spmv" or problem.layout_c == "row" else "F"
-        count = int(np.prod(shape))
-        self.output = np.frombuffer(self._memory, problem.dtype, count, end).reshape(shape, order=order)
+        self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=order)
+
+    def start(self) -> float:
+        """Have the child ready; the seconds that took. The first session of a process pays for the template's imports."""
+        begun = time.monotonic()
+        if not self._pid:
+            self._open()
+        return time.monotonic() - begun
 
     def ask(self, request: str, seconds: float, **details) -> dict:
         """The child's answer. Raises Died; the next question then goes to a new child."""
-        if not self._pid:
-            self._open()
+        self.start()
         try:
             _template.pipe.send_bytes(pickle.dumps((request, details)))
             return self._answer(seconds)
@@ -146,6 +149,8 @@ class Session:
 
     def _open(self) -> None:
         pipe = _template.connection()
+        for (start, _, _), array in zip(self._opening["arrays"], self._parts, strict=True):
+            _write(self._file, start, array)
         try:
             pipe.send_bytes(pickle.dumps(("open", self._opening)))
             socket.send_fds(_template.socket, [b"F"], [self._file])
@@ -156,6 +161,7 @@ class Session:
             _template.stop()
             raise Died("crash", f"the worker did not start: {error}") from None
         self._pid = answer["pid"]
+        os.truncate(self._file, self._output_bytes)  # the child has its own copy of A now
 
     def _answer(self, seconds: float) -> dict:
         pipe, deadline = _template.pipe, time.monotonic() + seconds

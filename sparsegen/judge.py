@@ -66,7 +66,7 @@ def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str
         session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
         session.ask("baseline", 60.0, name="scipy")
         answer = session.ask(
-            "rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, burst_ns=1_000_000, most_seconds=5.0, seed=20260
+            "rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260
         )
         session.ask("drop", 10.0, names=[name, "kernel"])
     except fence.Died as error:

@@ -57,20 +57,20 @@ def available(problem: Problem) -> str | None:
         return f"MKL is called for float32 and float64 only, not {problem.dtype}"
     if min(*problem.pattern.shape, problem.k) < 1:
         return "MKL refuses a matrix with no rows or no columns"
-    if max(*problem.pattern.shape, problem.pattern.nnz, problem.k) >= 2**31:
+    if max(max(problem.pattern.shape) * problem.k, problem.pattern.nnz) >= 2**31:
         return "MKL is called with 32-bit indices and the matrix needs more"
     try:
-        library, threaded, _ = load()
+        _, layer, _ = load()
     except SparsegenError as error:
         return str(error)
-    if problem.threads > 1 and not threaded:
+    if problem.threads > 1 and layer == SEQUENTIAL:
         return "MKL is limited to one thread: the OpenMP runtimes of this process do not go together"
     return None
 
 
 @functools.cache
-def load() -> tuple[ctypes.CDLL, bool, bool]:
-    """The library, whether it may use threads, and whether others in this process use it too.
+def load() -> tuple[ctypes.CDLL, int, bool]:
+    """The library, its threading layer, and whether others in this process use it too.
 
     Raises SparsegenError when it is not installed, or someone else initialised it in a way that cannot be used.
     """
@@ -88,9 +88,7 @@ def load() -> tuple[ctypes.CDLL, bool, bool]:
     if library.MKL_Set_Interface_Layer(LP64) & 1:
         raise SparsegenError("MKL was initialised with 64-bit indices (MKL_INTERFACE_LAYER=ILP64): unset it")
     library.MKL_Get_Max_Threads()  # loads what the layer needs now, before anything else changes the global scope
-    if layer == GNU:
-        os.register_at_fork(after_in_child=functools.partial(setattr, _fork, "happened", True))
-    return library, layer != SEQUENTIAL, shared
+    return library, layer, shared
 
 
 def _files() -> Iterator[str]:
@@ -137,10 +135,12 @@ def _mapped(names: tuple[str, ...], apart_from: Path | None = None) -> bool:
 
 
 class _Fork:
-    happened = False  # since MKL was loaded on libgomp
+    happened = False  # since this module was imported
 
 
 _fork = _Fork()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=functools.partial(setattr, _fork, "happened", True))
 
 
 class _Limit(threading.local):
@@ -155,7 +155,7 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
 
     A call limits its thread to `problem.threads`, and undoes that only where MKL is shared with someone else.
     """
-    library, _, shared = load()
+    library, layer, shared = load()
     m, n = A.shape
     k, dtype, threads = problem.k, problem.dtype, problem.threads
     letter, number = ("s", ctypes.c_float) if dtype == np.float32 else ("d", ctypes.c_double)
@@ -164,7 +164,7 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
     set_threads = ctypes.PyDLL(library._name).MKL_Set_Num_Threads_Local
 
     # constants of every call, converted once
-    layout = ctypes.c_int(ROW_MAJOR if by_rows else COLUMN_MAJOR)
+    ordering = ctypes.c_int(ROW_MAJOR if by_rows else COLUMN_MAJOR)
     operation, general = ctypes.c_int(NON_TRANSPOSE), Description(GENERAL, 0, 0)
     one, zero, columns = number(1), number(0), ctypes.c_int(k)
     ldb, ldc = (columns, columns) if by_rows else (ctypes.c_int(n), ctypes.c_int(m))
@@ -172,13 +172,16 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
     shape_x, shape_y = ((n,), (m,)) if single else ((n, k), (m, k))
     order: Literal["C", "F"] = "C" if by_rows else "F"
 
+    def limit() -> int:
+        return 1 if layer == GNU and _fork.happened else threads
+
     handle, arrays = _create(library, letter, A, dtype)
     if optimize:
-        before = set_threads(1 if _fork.happened else threads)
+        before = set_threads(limit())
         if single:
             _check(library.mkl_sparse_set_mv_hint(handle, operation, general, EXPECTED_CALLS))
         else:
-            _check(library.mkl_sparse_set_mm_hint(handle, operation, general, layout, columns, EXPECTED_CALLS))
+            _check(library.mkl_sparse_set_mm_hint(handle, operation, general, ordering, columns, EXPECTED_CALLS))
         _check(library.mkl_sparse_optimize(handle))
         set_threads(before)
 
@@ -186,7 +189,9 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
         if x.shape != shape_x:
             raise SparsegenValueError(f"x has shape {x.shape}, expected {shape_x}")
         y = np.empty(shape_y, dtype, order) if out is None else out
-        y_memory = _writable(y if by_rows else y.T) if y.dtype == dtype and y.shape == shape_y else None
+        if y.shape != shape_y:
+            raise SparsegenValueError(f"out has shape {y.shape}, expected {shape_y}")
+        y_memory = _writable(y if by_rows else y.T) if y.dtype == dtype else None
         if y_memory is None:  # another layout, or strided
             y[...] = call(x)
             return y
@@ -194,14 +199,13 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
         if x_memory is None:
             x = np.asarray(x, dtype, order)
             x_memory = ctypes.c_void_p(x.ctypes.data)
-        limit = 1 if _fork.happened else threads
-        if shared or _limit.threads != limit:
-            before = set_threads(limit)
-            _limit.threads = limit
+        if shared or _limit.threads != threads or _fork.happened:
+            _limit.threads = limit()
+            before = set_threads(_limit.threads)
         if single:
             status = product(operation, one, handle, general, x_memory, zero, y_memory)
         else:
-            status = product(operation, one, handle, general, layout, x_memory, columns, ldb, zero, y_memory, ldc)
+            status = product(operation, one, handle, general, ordering, x_memory, columns, ldb, zero, y_memory, ldc)
         if shared:
             set_threads(before)
         _check(status)

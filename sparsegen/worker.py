@@ -17,18 +17,19 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, candidate, checks, composite, ops, values
+from sparsegen import baselines, candidate, checks, composite, ops, timing, values
 from sparsegen.arena import Arena
 from sparsegen.problem import Pattern, Problem
 from sparsegen.targets import cpu
 
+SLOW_IMPORTS = ("numba",)
 SPARE_MEMORY = 3 << 30  # bytes a child may add to what the matrix explains
-WARM_UP_NS = 2_000_000  # how long an arm runs untimed after another has had the caches, up to five calls
 
 
 def main(descriptor: int) -> None:
@@ -44,7 +45,7 @@ def main(descriptor: int) -> None:
         if request != "open":
             continue
         _, files, _, _ = socket.recv_fds(connected, 1, 1)
-        for module in opening["modules"]:
+        for module in (*opening["modules"], *SLOW_IMPORTS):  # once, rather than in every child
             with contextlib.suppress(Exception):
                 __import__(module)
         child = os.fork()
@@ -128,16 +129,16 @@ class _Child:
 
     def __init__(self, opening: dict, file: int):
         spec = opening["problem"]
-        arrays = [_mapped(file, start, dtype, size) for start, dtype, size in opening["arrays"]]
+        arrays = [_read(file, start, dtype, size) for start, dtype, size in opening["arrays"]]
         self.A = sp.csr_array((arrays[2], arrays[1], arrays[0]), shape=spec["shape"])
         dtype = np.dtype(spec.pop("dtype"))
         shape = tuple(spec.pop("shape"))
         self.problem = Problem(pattern=Pattern(shape, arrays[0], arrays[1]), dtype=dtype, **spec)
         output_shape = ops.get(self.problem.op).shapes(self.problem)[1]
-        size = os.fstat(file).st_size - opening["output"]
-        self.output = np.frombuffer(mmap.mmap(file, size, offset=opening["output"]), dtype, int(np.prod(output_shape)))
+        count = int(np.prod(output_shape))
+        self.output = np.frombuffer(mmap.mmap(file, max(count * dtype.itemsize, 1)), dtype, count)
         self.bound: dict[str, _Bound] = {}
-        self.arms: dict[str, object] = {}
+        self.arms: dict[str, Callable[[], object]] = {}
         self.packs: dict[tuple, list] = {}
         _limit(self.A, self.output)
         self.inputs = checks.timed_inputs(self.problem)
@@ -180,7 +181,7 @@ class _Child:
         run, x, y = self.bound[bound].plan(threads).run, self.x, self.y
         self.arms[name] = lambda: run(x, y, 1.0, 0.0)
         self.x[...] = self.inputs[0]
-        return {"rough_ns": self._rough(self.arms[name])}
+        return {"rough_ns": timing.rough(self.arms[name])}
 
     def baseline(self, name: str) -> dict:
         """Prepare a baseline as an arm; y of its first call goes to the output."""
@@ -193,7 +194,7 @@ class _Child:
         self.arms[name] = lambda: call(x, y)
         self.x[...] = self.inputs[0]
         self.output[...] = np.asarray(self.arms[name]()).ravel(order=self._order("c"))
-        return {"prepare_ms": prepared, "rough_ns": self._rough(self.arms[name])}
+        return {"prepare_ms": prepared, "rough_ns": timing.rough(self.arms[name])}
 
     def drop(self, names: list[str]) -> dict:
         """Forget arms and candidates."""
@@ -210,55 +211,29 @@ class _Child:
         self.output[...] = self._result(result).ravel(order=self._order("c"))
         return {"intact": bool(self.operands.intact())}
 
-    def rounds(self, arms: list[str], count: int, burst_ns: int, most_seconds: float, seed: int) -> dict:
-        """Interleaved bursts in random order: for each round the time of one call of every arm, in ns.
-
-        Thread CPU time when one thread is allowed, else wall time. Inputs change between bursts, and every result must
-        equal what the arm gave for that input before: `changed` names the arms where it did not.
-        """
-        clock = time.thread_time_ns if self.problem.threads == 1 else time.perf_counter_ns
-        rng = np.random.default_rng(seed)
-        rough = {arm: self._rough(self.arms[arm], 2) for arm in arms}
+    def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
+        """Interleaved bursts (timing.py). Inputs change between bursts, and every result must equal what the arm gave
+        for that input before: `changed` names the arms where it did not."""
         first: dict[tuple[str, int], int] = {}
-        changed, measured = set(), []
-        stop = time.perf_counter() + most_seconds
-        for _ in range(count):
-            taken = {}
-            for index in rng.permutation(len(arms)):
-                arm = arms[index]
-                call, which = self.arms[arm], int(rng.integers(2))
-                self.x[...] = self.inputs[which]
-                for _ in range(int(np.clip(WARM_UP_NS // max(rough[arm], 1), 1, 5))):
-                    call()
-                calls = range(max(1, int(burst_ns / max(rough[arm], 1))))
-                begun = clock()
-                for _ in calls:
-                    result = call()
-                taken[arm] = (clock() - begun) / len(calls)
-                mark = _mark(self._result(result).ravel(order="K"))
-                if first.setdefault((arm, which), mark) != mark:
-                    changed.add(arm)
-            measured.append(taken)
-            if time.perf_counter() > stop:
-                break
+        changed = set()
+
+        def prepare(which: int) -> None:
+            self.x[...] = self.inputs[which]
+
+        def finished(arm: str, which: int, result: object) -> None:
+            mark = _mark(self._result(result).ravel(order="K"))
+            if first.setdefault((arm, which), mark) != mark:
+                changed.add(arm)
+
+        chosen = {arm: self.arms[arm] for arm in arms}
+        measured = timing.interleaved(
+            chosen, self.problem.threads, count, seed, most_seconds, prepare=prepare, finished=finished
+        )
         return {"rounds": measured, "changed": sorted(changed)}
 
     def _result(self, returned) -> np.ndarray:
         """y of a call: a library may return an array of its own, a plan returns its status."""
         return returned if isinstance(returned, np.ndarray) else self.y
-
-    def _rough(self, call, least: int = 3) -> float:
-        call()
-        best = float("inf")
-        stop = time.perf_counter_ns() + 1_500_000
-        for turn in range(50):
-            begun = time.perf_counter_ns()
-            call()
-            ended = time.perf_counter_ns()
-            best = min(best, ended - begun)
-            if turn + 1 >= least and ended > stop:
-                break
-        return best
 
 
 def _mark(array: np.ndarray) -> int:
@@ -268,11 +243,15 @@ def _mark(array: np.ndarray) -> int:
     return int(raw[:whole].view(np.uint64).sum(dtype=np.uint64)) + int(raw[whole:].sum(dtype=np.uint64))
 
 
-def _mapped(file: int, start: int, dtype: str, size: int) -> np.ndarray:
-    length = size * np.dtype(dtype).itemsize
-    if not length:
-        return np.empty(0, dtype)
-    return np.frombuffer(mmap.mmap(file, length, offset=start, prot=mmap.PROT_READ), dtype)
+def _read(file: int, start: int, dtype: str, size: int) -> np.ndarray:
+    array = np.empty(size, dtype)
+    view = memoryview(array).cast("B") if size else memoryview(b"")
+    while len(view):
+        got = os.preadv(file, [view[: 1 << 30]], start)
+        if not got:
+            raise EOFError("the matrix file is too short")
+        view, start = view[got:], start + got
+    return array
 
 
 def _limit(A: sp.csr_array, output: np.ndarray) -> None:

@@ -166,6 +166,8 @@ def test_awkward_operands(name):
 def test_mkl_refuses_what_32_bits_cannot_hold(name):
     A = sp.csr_array((1, 2**31), dtype=np.float64)
     assert "32-bit" in baselines.get(name).available(problem(A))
+    A = sp.csr_array((1, 2**20), dtype=np.float64)
+    assert "32-bit" in baselines.get(name).available(problem(A, "spmm", 2**11))
 
 
 @pytest.mark.parametrize("name", ["mkl", "mkl_noopt"])
@@ -174,6 +176,8 @@ def test_mkl_rejects_a_wrong_length(name):
     call = usable(name, problem(A)).prepare(A, problem(A))
     with pytest.raises(SparsegenValueError, match="60"):
         call(np.ones(60))
+    with pytest.raises(SparsegenValueError, match="out has shape"):
+        call(np.ones(61), np.ones((2, 97)))
 
 
 @pytest.mark.parametrize("name", ["mkl", "mkl_noopt"])

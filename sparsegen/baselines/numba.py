@@ -43,7 +43,9 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
     shape: tuple[int, ...] = (A.shape[0],) if problem.op == "spmv" else (A.shape[0], problem.k)
     rows = "vector" if problem.op == "spmv" else problem.layout_b
     order: Literal["C", "F"] = "C" if rows != "column" else "F"
-    arrays = A.indptr, A.indices, np.ascontiguousarray(A.data, problem.dtype)
+    # unsigned, or numba looks for negative indices at every access and takes twice the time
+    indptr, indices = (np.ascontiguousarray(a).view(f"u{a.itemsize}") for a in (A.indptr, A.indices))
+    arrays = indptr, indices, np.ascontiguousarray(A.data, problem.dtype)
     serial = _compiled(rows, False)
     parallel = _compiled(rows, True) if threads > 1 else None
 

@@ -13,7 +13,7 @@ A format arranges a `Pattern`; it never sees values. Its module holds
     feasible(pattern, **params) -> str | None     one sentence why not, before anything large is built
     stored(pattern, **params) -> int              slots of data, padding included
     pack(pattern, index, offset, **params) -> Packed
-    baked(pattern, **params) -> dict[str, str]    the literals of BAKED, where there are any, without building arrays
+    baked(pattern, **params) -> dict[str, str]    optional: the literals of BAKED, and types, without building arrays
     unpack(packed, shape) -> Pattern              what the arrays say, for tests
     cuts(packed, pieces) -> int64 (pieces + 1,)   work items at which to cut for as many threads, balanced by work
 """

@@ -21,7 +21,7 @@ ARRAYS = {
 }  # fmt: skip
 SIZES = ("slice_count",)
 PARAMS = {"SLICE": 8, "SIGMA": 1, "BITS": 32}
-BAKED = ("LOCAL",)
+BAKED: tuple[str, ...] = ()
 PADS = "masked"
 MOST_PADDING = 3.0
 

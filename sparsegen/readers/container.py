@@ -89,8 +89,8 @@ def _expanded(raw: bytes, magic: bytes, start: Callable[[], Any], where: str) ->
                 out.write(part)
                 if out.tell() > limit:
                     raise SparsegenValueError(
-                        f"{where}: {len(raw)} bytes expand to more than {limit}, beyond what its size line, {FOLD}-fold "
-                        "compression or half of this machine's memory allows"
+                        f"{where}: {len(raw)} bytes expand to more than {limit}, beyond what its size line, "
+                        f"{FOLD}-fold compression or half of this machine's memory allows"
                     )
             pending = stream.unused_data.lstrip(b"\0")
             if pending and not pending.startswith(magic):

@@ -93,13 +93,15 @@ def _section(
         _refuse(where, len(lines), f"the file ends within the {what} fields")
     numbers: list = []
     for at in range(start, start + declared):
-        for first in range(min(fields.per_line, expected - len(numbers))):
-            text = lines[at][first * fields.width : (first + 1) * fields.width].strip()
+        count = min(fields.per_line, expected - len(numbers))
+        texts = lines[at].split()
+        if len(texts) != count:  # fields that touch; where all are apart, writers that misalign them are understood
+            texts = [lines[at][i * fields.width : (i + 1) * fields.width].strip() for i in range(count)]
+        for place, text in enumerate(texts, 1):
             try:
                 numbers.append(_number(text, fields))
             except ValueError:
-                place = f"columns {first * fields.width + 1} to {(first + 1) * fields.width}"
-                _refuse(where, at + 1, f"{text!r} in {place}; expected a {what} in format {fields.text}")
+                _refuse(where, at + 1, f"{text!r} in field {place}; expected a {what} in format {fields.text}")
     try:
         return np.array(numbers, dtype=np.float64 if fields.real else np.int64)
     except OverflowError:

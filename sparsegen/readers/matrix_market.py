@@ -24,6 +24,7 @@ BANNER = re.compile(rb"\s*%%?MatrixMarket\b", re.IGNORECASE)
 REAL = re.compile(rb"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eEdD][+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE)
 INTEGER = re.compile(rb"[+-]?\d+")
 WORDS = re.compile(rb"(?<![^\s+-])(?:nan|inf|infinity)(?!\S)", re.IGNORECASE)
+INFINITE = re.compile(rb"inf", re.IGNORECASE)
 COMMENTS = 1 << 24  # bytes of comments before the size line
 LINE = 256  # bytes of a line, comments included, that no honest file exceeds on average
 
@@ -80,10 +81,7 @@ def read(raw: bytes, where: str) -> Stored:
     rows, columns, data = parsed
     if header.layout == "array":
         rows, columns = _places(header)
-        kept = data != 0  # dense storage has no notion of a stored zero
-        rows, columns, data = rows[kept], columns[kept], data[kept]
-    stored = from_entries(rows, columns, data, header.shape, header.field, header.symmetry, where)
-    return Stored(stored.A, header.entries, header.field, header.symmetry)
+    return from_entries(rows, columns, data, header.shape, header.field, header.symmetry, where)
 
 
 def _header(raw: bytes, where: str) -> Header:
@@ -182,11 +180,11 @@ WITHOUT_DIGITS = _windows(
 )  # fmt: skip
 
 
-def _counted(text: bytes, without: bytes = b"") -> np.ndarray:
+def _counted(text: bytes | memoryview, without: bytes = b"") -> np.ndarray:
     """How often each window of three classes occurs in `text`, its bytes `without` left out, with newlines around."""
     counts, tail = np.zeros(512, np.int64), bytes((NEWLINE, NEWLINE))
     for start in range(0, len(text) + 1, CHUNK):
-        part = tail + text[start : start + CHUNK].translate(CLASSES, without)
+        part = tail + bytes(text[start : start + CHUNK]).translate(CLASSES, without)
         if start + CHUNK > len(text):
             part += bytes((NEWLINE, NEWLINE))
         codes = np.frombuffer(part, np.uint8).astype(np.uint16)
@@ -195,14 +193,14 @@ def _counted(text: bytes, without: bytes = b"") -> np.ndarray:
     return counts
 
 
-def _audit(body: bytes, header: Header) -> bool:
+def _audit(body: bytes | memoryview, header: Header) -> bool:
     """Whether `body` is nothing but plain numbers, as many as the size line promises."""
-    letters = body.translate(None, PLAIN)
-    if letters:
-        if letters.translate(None, b"naifityNAIFITY"):
-            return False
-        body = WORDS.sub(b"0", body)
     counts = _counted(body)
+    if counts.reshape(8, 8, 8)[:, OTHER].any():
+        text = WORDS.sub(b"0", body)
+        if text.translate(None, PLAIN):
+            return False
+        body, counts = text, _counted(text)
     if counts[~WITH_DIGITS].any() or _counted(body, without=DIGITS)[~WITHOUT_DIGITS].any():
         return False
     by_class = counts.reshape(8, 8, 8)
@@ -217,24 +215,23 @@ def _fast(raw: bytes, header: Header):
     width = header.indices + header.values
     if header.vector or header.entries == 0 or 2 * width * header.entries > len(raw) - header.start + 1:
         return None
-    body = raw[header.start :]
-    if header.field in ("real", "complex") and (b"D" in body or b"d" in body):
-        body = body.translate(bytes.maketrans(b"Dd", b"Ee"))
+    body: bytes | memoryview = memoryview(raw)[header.start :]
+    if header.field in ("real", "complex") and (raw.find(b"D", header.start) + raw.find(b"d", header.start)) > -2:
+        body = raw[header.start :].translate(bytes.maketrans(b"Dd", b"Ee"))
     if not _audit(body, header):
         return None
-    sizes = header.shape if header.layout == "coordinate" else (header.entries, 1)
-    promise = " ".join(map(str, (*sizes, header.entries)[: 3 if header.layout == "coordinate" else 2]))
-    banner = f"%%MatrixMarket matrix {header.layout} {header.field} general\n{promise}\n"
+    sizes = (*header.shape, header.entries) if header.layout == "coordinate" else (header.entries, 1)
+    banner = f"%%MatrixMarket matrix {header.layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
     try:
-        A = _mmread(io.BytesIO(banner.encode() + body + b"\n"))
+        A = _mmread(io.BytesIO(b"".join((banner.encode(), body, b"\n"))))
     except (ValueError, OverflowError, MemoryError):
         return None
     none = np.empty(0, np.int32)
     rows, columns, data = (A.row, A.col, A.data) if header.layout == "coordinate" else (none, none, A[:, 0])
     if data.dtype != DTYPES[header.field]:
         data = data.astype(DTYPES[header.field])
-    if np.isinf(data).any() and not re.search(rb"inf", body, re.IGNORECASE):
-        return None
+    if np.isinf(data).any() and not INFINITE.search(raw, header.start):
+        return None  # beyond the range of float64
     return rows, columns, data
 
 
