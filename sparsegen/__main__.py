@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            warnings.showwarning = _warn
+            warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
             status = options.run(options)
         print(end="", flush=True)
         return status
@@ -51,12 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print("sparsegen:", " ".join(message.split())[:MOST_SHOWN], file=sys.stderr)
+    _say(message)
     return 1
 
 
-def _warn(message: Warning | str, *details: Any) -> None:
-    print("sparsegen: warning:", " ".join(str(message).split()), file=sys.stderr)
+def _say(message: str) -> None:
+    print("sparsegen:", " ".join(message.split())[:MOST_SHOWN], file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
