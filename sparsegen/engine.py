@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -92,7 +91,7 @@ def compile(
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
     modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
-    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, modules, _baseline_versions()])
+    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
         return kernel
     if expected_calls is not None:
@@ -250,10 +249,6 @@ def _affordable(A: sp.csr_array, problem: Problem, expected_calls: float) -> flo
     return expected_calls * guess * MOST_GAIN
 
 
-def _baseline_versions() -> list[str]:
-    return [name for name in baselines.names() if name not in ("scipy", "torch") and importlib.util.find_spec(name)]
-
-
 def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: dict, started: float) -> Kernel:
     chosen = outcome.winner.candidate if outcome.winner else None
     threads = outcome.winner.threads if outcome.winner else 1
@@ -383,6 +378,8 @@ def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, sta
         chosen: Candidate | None = None
         if choice["kernel"]:
             chosen = replace(candidate.parse(choice["kernel"], name=choice["name"]), origin=choice["origin"])
+        elif baselines.get(choice["baseline"]).available(problem) is not None:
+            return None  # the library that won has gone
         kernel = Kernel(matrix, problem, chosen, choice["baseline"], choice["report"], choice["threads"], options)
     except (SparsegenError, cpu.CompileFailure, KeyError, TypeError, ValueError) as error:
         logger.warning("the cached choice cannot be used (%s); searching again", error)
