@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
-    errors paths problem verdict arena
+    errors paths problem verdict timing arena
     formats ops canonical cache operands nvrtc mkl_library cpp_tokens cpp_words
     readers gallery values checks fence explain
     matrices candidate
@@ -23,7 +23,7 @@ LAYERS = """
     cpp_expressions
     screen screen_cpp
     targets baselines
-    bandwidth worker evaluate binding
+    bandwidth worker evaluate binding record
     search
     kernel artifact
     store engine
