@@ -21,9 +21,10 @@ import scipy.sparse as sp
 
 from sparsegen import bandwidth, baselines, cache, candidate, fence, inputs, ops, templates
 from sparsegen.artifact import Artifact
+from sparsegen.binding import CertificateError
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
-from sparsegen.kernel import CertificateError, Kernel
+from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Pattern, Problem
 from sparsegen.search import Outcome, Tried, search
 from sparsegen.targets import cpu

@@ -265,7 +265,7 @@ class _File(Expressions):
         while self.skip("["):
             size = self.expression() if self.next.text != "]" else Type("int", bounds=(0, MOST_BAKED))
             if size.bounds is None or size.bounds[0] < 0 or type_.levels or type_.name == "auto":
-                raise self.refuse(name, "is not an array of numbers or vectors with a size known when it is compiled")
+                raise self.refuse(name, "is not an array of numbers or vectors of constant size")
             elements *= size.bounds[1]
             levels += 1
             self.take("]")

@@ -140,17 +140,15 @@ class _Search:
         seen: set[str] = set()
         waiting: list[tuple[Candidate, Future]] = []
         for candidate in candidates:
-            if candidate.key in seen:
+            if most is not None and len(seen) >= most:
+                break
+            if candidate.key in seen or (not self.finite and prelude.checks_finite(candidate)):
                 continue
             seen.add(candidate.key)
-            if not self.finite and prelude.checks_finite(candidate):
-                continue
             waiting.append((candidate, pool.submit(self._compile, candidate)))
             if len(waiting) > 1:
                 first, future = waiting.pop(0)
                 yield first, future.result()
-            if most is not None and len(seen) >= most:
-                break
         for candidate, future in waiting:
             yield candidate, future.result()
 
