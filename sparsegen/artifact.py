@@ -82,4 +82,5 @@ class Artifact:
     __matmul__ = matvec = matmat = __call__
 
     def __repr__(self) -> str:
-        return f"<sparsegen.Artifact {self.shape[0]} x {self.shape[1]}, {self.candidate.label} for {self.arch}: {UNRUN}>"
+        m, n = self.shape
+        return f"<sparsegen.Artifact {m} x {n}, {self.candidate.label} for {self.arch}: {UNRUN}>"

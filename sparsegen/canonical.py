@@ -25,11 +25,7 @@ def from_triplets(rows, columns, data, shape: tuple[int, int]) -> sp.csr_array:
     Raises SparsegenValueError (lengths, range, rows too many to point at), SparsegenTypeError (dtypes).
     """
     rows, columns, data = checked_triplets(rows, columns, data, shape)
-    if hypersparse(shape, len(data)):
-        raise SparsegenValueError(
-            f"a {shape[0]} x {shape[1]} matrix with {len(data)} entries: its row pointers alone would take "
-            f"{8 * shape[0] / 2**30:.1f} GiB; drop the empty rows (numpy.unique of the row numbers) first"
-        )
+    _refuse_hypersparse(shape, len(data))
     order = sp.coo_array((_positions(len(data)), (rows, columns)), shape=shape)
     order.has_canonical_format = True  # not so: but positions of duplicates must not be summed
     return gather(order.tocsr(), data)
@@ -82,7 +78,8 @@ def _one_row(A: Any) -> sp.csr_array:
 def from_columns(indptr, indices, data, shape: tuple[int, int]) -> sp.csr_array:
     """The matrix of hand-made CSC arrays: indptr (n + 1,), indices and data (>= nnz,). Errors as `from_compressed`."""
     indptr, indices, data = checked_compressed(indptr, indices, data, shape[::-1], row="column", column="row")
-    order = sp.csc_array((np.arange(len(data)), indices, indptr), shape=shape)
+    _refuse_hypersparse(shape, len(data))
+    order = sp.csc_array((_positions(len(data)), indices, indptr), shape=shape)
     return gather(order.tocsr(), data)
 
 
@@ -162,6 +159,14 @@ def gather(order: sp.csr_array, data: np.ndarray) -> sp.csr_array:
 def hypersparse(shape: tuple[int, int], nnz: int) -> bool:
     """Whether row pointers would be by far the largest part: then a matrix is kept as triplets or refused."""
     return shape[0] > max(1 << 24, 64 * nnz)
+
+
+def _refuse_hypersparse(shape: tuple[int, int], nnz: int) -> None:
+    if hypersparse(shape, nnz):
+        raise SparsegenValueError(
+            f"a {shape[0]} x {shape[1]} matrix with {nnz} entries: its row pointers alone would take "
+            f"{8 * shape[0] / 2**30:.1f} GiB; drop the empty rows (numpy.unique of the row numbers) first"
+        )
 
 
 def checked_triplets(rows, columns, data, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

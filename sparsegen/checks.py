@@ -81,7 +81,7 @@ class References:
 
 
 def reference(
-    problem: Problem, A: sp.csr_array, x: np.ndarray, alpha: float = 1.0, beta: float = 0.0, y0: np.ndarray | None = None
+    problem: Problem, A: sp.csr_array, x: np.ndarray, alpha=1.0, beta=0.0, y0: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """alpha A x + beta y0 in float64 and the bound on what a correct kernel differs by."""
     op = ops.get(problem.op)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -22,9 +21,10 @@ import scipy.sparse as sp
 
 from sparsegen import bandwidth, baselines, cache, candidate, fence, inputs, ops, templates
 from sparsegen.artifact import Artifact
+from sparsegen.binding import CertificateError
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
-from sparsegen.kernel import CertificateError, Kernel
+from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Pattern, Problem
 from sparsegen.search import Outcome, Tried, search
 from sparsegen.targets import cpu
@@ -82,17 +82,19 @@ def compile(
         fence.warm()
     matrix = inputs.as_csr(A)
     if dtype is not None:
-        matrix = matrix.astype(_dtype(dtype), copy=False)
+        if not np.can_cast(matrix.dtype, wanted := _dtype(dtype), "same_kind"):
+            raise SparsegenTypeError(f"dtype = {wanted} for an A of {matrix.dtype}; expected one that holds its values")
+        matrix = _cast(matrix, wanted)
     problem, reason = _problem(matrix, options, target)
     if target == "cuda" and arch is not None:
         return Artifact.cross_compile(matrix, problem, arch)
-    own = matrix if matrix.dtype == problem.dtype else matrix.astype(problem.dtype)
+    own = _cast(matrix, problem.dtype)
     if reason is None:
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
     modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
-    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, modules, _baseline_versions()])
+    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
         return kernel
     if expected_calls is not None:
@@ -180,6 +182,11 @@ def _dtype(dtype) -> np.dtype:
     return found
 
 
+def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
+    """A with values of dtype; its index arrays are shared. scipy's own astype refuses float16."""
+    return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
+
+
 def _target(target: str, arch: str | None) -> str:
     from sparsegen.targets import cuda
 
@@ -248,10 +255,6 @@ def _affordable(A: sp.csr_array, problem: Problem, expected_calls: float) -> flo
     """Seconds that `expected_calls` can win back at best."""
     guess = problem.pattern.nnz * problem.k * SCIPY_NS_PER_ENTRY / 1e9 + 3e-6
     return expected_calls * guess * MOST_GAIN
-
-
-def _baseline_versions() -> list[str]:
-    return [name for name in baselines.names() if name not in ("scipy", "torch") and importlib.util.find_spec(name)]
 
 
 def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: dict, started: float) -> Kernel:
@@ -383,6 +386,8 @@ def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, sta
         chosen: Candidate | None = None
         if choice["kernel"]:
             chosen = replace(candidate.parse(choice["kernel"], name=choice["name"]), origin=choice["origin"])
+        elif baselines.get(choice["baseline"]).available(problem) is not None:
+            return None  # the library that won has gone
         kernel = Kernel(matrix, problem, chosen, choice["baseline"], choice["report"], choice["threads"], options)
     except (SparsegenError, cpu.CompileFailure, KeyError, TypeError, ValueError) as error:
         logger.warning("the cached choice cannot be used (%s); searching again", error)

@@ -61,7 +61,7 @@ def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled
 
 
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name` and run every check, with one thread and with all that are allowed."""
+    """Load into the worker under `name`; run every check with all threads allowed, and the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k
     seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
     resources = {"compile_ms": compiled.compile_ms}
@@ -70,7 +70,7 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
     try:
         resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
         for check in CHECKS:
-            for threads in {1, problem.threads}:
+            for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
                 answer = session.ask("check", seconds, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):

@@ -15,7 +15,7 @@ def of(kernel) -> str:
     report, problem = kernel.report(), kernel.problem
     said = [structure(problem.pattern), facts(problem)]
     if kernel.candidate is None:
-        said.append(f"No kernel was taken: {kernel.baseline} computes the product, as it would have without sparsegen.")
+        said.append(f"No kernel serves: {kernel.baseline} computes the product, as it would have without sparsegen.")
     else:
         said.append(_storage(kernel))
         said.append(_race(report))
@@ -62,13 +62,14 @@ def _storage(kernel) -> str:
     pattern = problem.pattern
     index = problem.index_dtype.itemsize
     csr = pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
-    packed = report.get("bytes_moved", 0) - ops.get(problem.op).operand_bytes(problem)
-    change = "as many" if not packed else f"{abs(1 - packed / csr):.0%} {'less' if packed < csr else 'more'}"
     encoding = {"full": "", "f32": ", values in single precision", "constant": ", one value for all entries"}
-    return (
-        f"The kernel is {candidate.label}: {candidate.about}. It stores A as {candidate.format}"
-        f"{encoding[candidate.encoding]}, {packed / 1e6:.3g} MB where CSR takes {csr / 1e6:.3g} MB, {change}."
-    )
+    words = f"The kernel is {candidate.label}: {candidate.about}. It stores A as {candidate.format}"
+    words += encoding[candidate.encoding]
+    if report.get("bytes_moved"):
+        packed = report["bytes_moved"] - ops.get(problem.op).operand_bytes(problem)
+        change = f"{abs(1 - packed / csr):.0%} {'less' if packed < csr else 'more'}"
+        words += f", {packed / 1e6:.3g} MB where CSR takes {csr / 1e6:.3g} MB, {change}"
+    return words + "."
 
 
 def _race(report) -> str:

@@ -82,9 +82,12 @@ atexit.register(_template.stop)
 
 
 def warm() -> None:
-    """Start the template process without waiting for it."""
-    with _template.lock:
-        _template.connection()
+    """Start the template process without waiting for it, nor for a session that runs."""
+    if _template.lock.acquire(blocking=False):
+        try:
+            _template.connection()
+        finally:
+            _template.lock.release()
 
 
 class Session:
@@ -132,10 +135,14 @@ class Session:
         try:
             _template.pipe.send_bytes(pickle.dumps((request, details)))
             return self._answer(seconds)
-        except (OSError, EOFError) as error:
-            self._pid = 0
-            _template.stop()
+        except (OSError, EOFError, ValueError) as error:
+            self._abandon()
             raise Died("crash", f"the worker ended: {error}") from None
+        except Died:
+            raise
+        except BaseException:  # interrupted: what the child still says must not answer the next question
+            self._abandon()
+            raise
 
     def close(self) -> None:
         if self._pid:
@@ -155,13 +162,24 @@ class Session:
             pipe.send_bytes(pickle.dumps(("open", self._opening)))
             socket.send_fds(_template.socket, [b"F"], [self._file])
             self._pid = 1
-            answer = self._answer(START_SECONDS)
-        except (OSError, EOFError) as error:
-            self._pid = 0
-            _template.stop()
+            pid = int(self._answer(START_SECONDS)["pid"])
+        except (OSError, EOFError, ValueError, KeyError) as error:
+            self._abandon()
             raise Died("crash", f"the worker did not start: {error}") from None
-        self._pid = answer["pid"]
+        except Died:
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+        self._pid = pid
         os.truncate(self._file, self._output_bytes)  # the child has its own copy of A now
+
+    def _abandon(self) -> None:
+        if self._pid > 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        self._pid = 0
+        _template.stop()
 
     def _answer(self, seconds: float) -> dict:
         pipe, deadline = _template.pipe, time.monotonic() + seconds
@@ -218,6 +236,10 @@ def _write(file: int, start: int, array: np.ndarray) -> None:
 if hasattr(os, "register_at_fork"):
 
     def _forget() -> None:
+        if _template.process is not None:  # the parent's: with its end held here, the worker would outlive the parent
+            with contextlib.suppress(OSError):
+                _template.pipe.close()
+                _template.socket.close()
         _template.lock = threading.Lock()
         _template.process = None
         _template.owner = 0

@@ -1,70 +1,24 @@
-"""`Kernel`: a verified product one can call, holding a candidate or the name of the baseline that nothing beat.
-
-`Artifact`: a candidate compiled for a device that is not here; it says so when it is called.
-"""
+"""`Kernel`: a verified product one can call, holding a candidate or the name of the baseline that nothing beat."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from sparsegen import baselines, checks, composite, inputs, ops, prelude, screen_cpp, values
-from sparsegen.arena import Arena
+from sparsegen import baselines, inputs, operands, ops, prelude, values
+from sparsegen.binding import Binding, CertificateError
 from sparsegen.candidate import Candidate, text
-from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
+from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 from sparsegen.problem import Facts, Problem
 from sparsegen.report import Report
-from sparsegen.targets import cpu
 
-CERTIFICATE_SEED = 20266
-
-
-class CertificateError(SparsegenError):
-    """A kernel that was believed correct missed the reference on this matrix."""
-
-
-@dataclass
-class _Packed:
-    """A candidate bound to A's arrays in this process."""
-
-    candidate: Candidate
-    problem: Problem
-    packs: list
-    arenas: list[Arena]
-    library: object
-    threads: int
-
-    @staticmethod
-    def make(candidate: Candidate, problem: Problem, data: np.ndarray, threads: int) -> _Packed:
-        if reason := screen_cpp.check(candidate):
-            raise SparsegenValueError(f"the kernel {candidate.name} is refused by the screen: {reason}")
-        packs = composite.pack(candidate, problem)
-        library = cpu.load(cpu.compile(cpu.unit(candidate, problem, packs)))
-        arenas = [
-            Arena({**packed.arrays, "data": values.encode(candidate.encoding, data, packed, problem.dtype)})
-            for packed in packs
-        ]
-        return _Packed(candidate, problem, packs, arenas, library, threads)
-
-    def with_values(self, data: np.ndarray) -> _Packed:
-        """The same structure with new values; the arrays in use are left alone, so that running calls finish."""
-        arenas = [
-            Arena({**packed.arrays, "data": values.encode(self.candidate.encoding, data, packed, self.problem.dtype)})
-            for packed in self.packs
-        ]
-        return replace(self, arenas=arenas)
-
-    def plan(self, k: int, layout_b: str, layout_c: str):
-        problem = replace(self.problem, k=k, layout_b=layout_b, layout_c=layout_c)
-        library = self.library
-        if (layout_b, layout_c) != (self.problem.layout_b, self.problem.layout_c):
-            library = cpu.load(cpu.compile(cpu.unit(self.candidate, problem, self.packs)))
-        return cpu.bind(library, self.candidate, problem, self.packs, [a.arrays for a in self.arenas], self.threads)
+_REAL = frozenset((int, float))  # types of alpha and beta that need no look
 
 
 class Kernel(spla.LinearOperator):
@@ -85,51 +39,60 @@ class Kernel(spla.LinearOperator):
         threads: int = 1,
         options: Mapping | None = None,
     ):
-        """For `compile` and `load`: A canonical, in the dtype the user sees; baseline names what serves without candidate.
+        """For `compile` and `load`: A canonical, in the dtype the user sees; without candidate, baseline serves.
 
         Raises CertificateError when the candidate misses the reference on A's own values.
         """
         super().__init__(A.dtype, A.shape)
-        self._A, self.problem, self.candidate, self.baseline = A, problem, candidate, baseline
+        self.problem, self.baseline = problem, baseline
         self.options = dict(options or {})
         self._report = Report(report)
-        self._lock = threading.Lock()
-        self._transposed: Kernel | None = None
         self._threads = threads
-        self._checked = candidate is not None and prelude.checks_finite(candidate)
-        self._data = A.data.astype(problem.dtype, copy=False)
-        self._packed = None
-        if candidate is not None:
-            self._install(_Packed.make(candidate, problem, self._data, threads))
-        else:
-            self._install(None)
+        self._lock = threading.RLock()  # of changes; calls take none
+        self._twin: Kernel | None = None  # A transposed
+        self._adjoint_twin: Kernel | None = None
+        data = A.data.astype(problem.dtype, copy=False)
+        self._serve(A, None if candidate is None else Binding.make(candidate, problem, data, threads))
 
     # ---- calls
 
     def __matmul__(self, x):
-        if self._native is not None and type(x) is np.ndarray and x.dtype == self._plain and x.ndim == 1:
-            y = np.empty(self.shape[0], self._plain)
-            if self._native(x, y, 1.0, 0.0) == 0:
-                return y
+        if type(x) is np.ndarray and x.ndim == 1 and x.dtype == self._plain:
+            if (native := self._native) is not None:
+                y = np.empty(self.shape[0], x.dtype)
+                if native(x, y, 1.0, 0.0) == 0:
+                    return y
+            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.forc and x.flags.aligned:
+                return direct(x, None)
+        if isinstance(x, spla.LinearOperator):
+            return super().dot(x)
         return self(x)
 
-    def __call__(self, x, out=None, alpha=1.0, beta=0.0):
-        """alpha A x + beta out, in out when it is given. Raises SparsegenValueError, SparsegenTypeError."""
-        if out is not None and self._native is not None and type(out) is np.ndarray and not (beta and self._checked):
-            try:
-                if self._native(x, out, alpha, beta) == 0:
-                    return out
-            except TypeError:
-                pass  # alpha or beta is no real number: said below
+    def __call__(self, x, out=None, alpha=1, beta=0):
+        """alpha A x + beta out, in out when it is given. Raises SparsegenValueError, SparsegenTypeError.
+
+        out: an array of the result's shape and dtype, any strides; it may overlap x. With beta = 0 it is not read.
+        """
+        if type(alpha) in _REAL and type(beta) in _REAL:
+            native, y = self._accumulating if beta else self._native, out
+            if native is not None:
+                if out is None and type(x) is np.ndarray and x.ndim == 1 and not beta:
+                    y = np.empty(self.shape[0], self._plain)
+                try:
+                    if type(y) is np.ndarray and native(x, y, alpha, beta) == 0:
+                        return y
+                except OverflowError:
+                    pass  # an integer beyond floating point: said below
         return self._call(x, out, alpha, beta)
 
-    def matvec(self, x, out=None, alpha=1.0, beta=0.0):
+    def matvec(self, x, out=None, alpha=1, beta=0):
         """A x for a vector, (n,) or (n, 1)."""
         if getattr(x, "ndim", 1) == 2 and x.shape[1] != 1:
-            raise SparsegenValueError(f"matvec got x of shape {x.shape}; expected ({self.shape[1]},) or ({self.shape[1]}, 1)")
+            n = self.shape[1]
+            raise SparsegenValueError(f"matvec got x of shape {x.shape}; expected ({n},) or ({n}, 1)")
         return self(x, out, alpha, beta)
 
-    def matmat(self, X, out=None, alpha=1.0, beta=0.0):
+    def matmat(self, X, out=None, alpha=1, beta=0):
         """A X for a matrix of columns, (n, k)."""
         if getattr(X, "ndim", 2) != 2:
             raise SparsegenValueError(f"matmat got X of {np.ndim(X)} dimensions; expected ({self.shape[1]}, k)")
@@ -146,43 +109,30 @@ class Kernel(spla.LinearOperator):
         return self(X)
 
     def _call(self, x, out, alpha, beta):
-        x = _operand(x)
-        if x.ndim not in (1, 2) or x.shape[0] != self.shape[1]:
-            raise SparsegenValueError(
-                f"x has shape {x.shape}; A is {self.shape[0]} x {self.shape[1]}, so ({self.shape[1]},) or ({self.shape[1]}, k) is expected"
-            )
-        for name, value in (("alpha", alpha), ("beta", beta)):
-            if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biufc":
-                raise SparsegenTypeError(f"{name} = {value!r}; expected a number")
-        result = np.result_type(self.dtype, x.dtype)
-        shape = (self.shape[0], *x.shape[1:])
-        if np.iscomplexobj(alpha) or np.iscomplexobj(beta):
-            result = np.result_type(result, np.complex64)
-        if out is None:
-            if beta != 0:
-                raise SparsegenValueError(f"beta = {beta} without out; expected out, the y that beta multiplies")
-            out = np.empty(shape, result, order=_order(x))
-        elif not isinstance(out, np.ndarray):
-            raise SparsegenTypeError(f"out is a {type(out).__name__}; expected a numpy array")
-        elif out.shape != shape or out.dtype != result or not out.flags.writeable:
-            state = "" if out.flags.writeable else ", read-only"
-            raise SparsegenValueError(f"out is {out.dtype} {out.shape}{state}; expected a writable {result} {shape}")
-        plain = self._plain
-        wide = plain is None or np.result_type(result, plain) != plain
-        if wide or not _run(self, x, out, alpha, beta):
-            product = self._exact(x)
-            with np.errstate(invalid="ignore", over="ignore"):
-                scaled = product if alpha == 1 else alpha * product
-                out[...] = scaled if beta == 0 else scaled + beta * out
+        x = operands.dense(x, self.shape)
+        alpha, beta = operands.scalar("alpha", alpha), operands.scalar("beta", beta)
+        result = operands.result_dtype(self.dtype, x.dtype, alpha, beta)
+        out = operands.output(out, (self.shape[0], *x.shape[1:]), result, x, beta)
+        binding = self._binding
+        narrow = np.result_type(result, self.problem.dtype) == self.problem.dtype
+        if narrow and binding is not None and binding.run(x, out, float(alpha), float(beta)):
+            return out
+        product = self._exact(x)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if not (isinstance(alpha, int) and alpha == 1):
+                product = alpha * product
+            out[...] = product if beta == 0 else product + beta * out.astype(np.result_type(product, out), copy=False)
         return out
 
     def _exact(self, x: np.ndarray) -> np.ndarray:
         """A @ x by the baseline, or by scipy where no baseline was prepared for such an x."""
-        if self._baseline is not None and x.dtype == self.problem.dtype and x.dtype == self.dtype:
-            expected = ops.get(self.problem.op).shapes(self.problem)[0]
-            if x.shape == expected and x.flags["C_CONTIGUOUS" if self.problem.layout_b == "row" else "F_CONTIGUOUS"]:
-                return self._baseline(x, None)
-        A = self._A
+        whole, A, problem = self._whole, self._A, self.problem
+        if whole is not None and np.result_type(A.dtype, x.dtype) == A.dtype:
+            shape = ops.get(problem.op).shapes(problem)[0]
+            if x.shape in (shape, (*shape, 1)):
+                order: Literal["C", "F"] = "C" if problem.layout_b == "row" else "F"
+                product = whole(np.require(x.reshape(shape), A.dtype, [order, "A"]), None)
+                return product.reshape(len(product), *x.shape[1:])
         if np.float16 in (A.dtype, x.dtype):  # scipy has no half precision: widen, and round once at the end
             return A.astype(np.result_type(A.dtype, np.float32)) @ x.astype(np.result_type(x.dtype, np.float32))
         return A @ x
@@ -191,27 +141,36 @@ class Kernel(spla.LinearOperator):
 
     def _transpose(self) -> Kernel:
         with self._lock:
-            if self._transposed is None:
-                from sparsegen import engine
+            if self._twin is None:
+                self._twin = self._compiled(self._A.T)
+                self._twin._twin = self
+            return self._twin
 
-                self._transposed = engine.compile(self._A.T.tocsr(), **self.options)
-                self._transposed._transposed = self
-        return self._transposed
+    def _adjoint(self) -> Kernel:
+        if self.dtype.kind != "c":
+            return self._transpose()
+        with self._lock:
+            if self._adjoint_twin is None:
+                self._adjoint_twin = self._compiled(self._A.conj().T)
+                self._adjoint_twin._adjoint_twin = self
+            return self._adjoint_twin
 
-    def _adjoint(self) -> spla.LinearOperator:
-        if not np.issubdtype(self.dtype, np.complexfloating):
-            return self.T
+    def _compiled(self, A: sp.sparray) -> Kernel:
         from sparsegen import engine
 
-        return engine.compile(self._A.conj().T.tocsr(), **self.options)
+        declared = isinstance(self.options.get("facts"), Facts)
+        options = {**self.options, "facts": self.problem.facts} if declared else self.options
+        made = engine.compile(A, **options)
+        assert isinstance(made, Kernel)
+        return made
 
     @property
-    def T(self):
+    def T(self) -> Kernel:
         """A transposed, a Kernel of its own, searched for on first use."""
         return self._transpose()
 
     @property
-    def H(self):
+    def H(self) -> Kernel:
         """The adjoint of A; A transposed when A is real."""
         return self._adjoint()
 
@@ -222,99 +181,87 @@ class Kernel(spla.LinearOperator):
 
         data: (nnz,), in the order of A in canonical CSR (rows ascending, columns sorted), or a sparse matrix of A's
         pattern. When a fact the kernel leans on no longer holds, it is replaced by its opaque form, else by the
-        baseline, and the report says so. The new kernel is checked by one reference product.
+        baseline, and the report says so. The new kernel is checked by one reference product. Calls that run meanwhile
+        see the old values or the new; kernels got from .T and .H before keep the old.
         """
+        pattern = self.problem.pattern
         if sp.issparse(data):
             matrix = inputs.as_csr(data)
-            if matrix.shape != self.shape or not (
-                np.array_equal(matrix.indptr, self._A.indptr) and np.array_equal(matrix.indices, self._A.indices)
-            ):
+            same = matrix.shape == pattern.shape and np.array_equal(matrix.indptr, pattern.indptr)
+            if not (same and np.array_equal(matrix.indices, pattern.indices)):
+                m, n = matrix.shape
                 raise SparsegenValueError(
-                    f"the new matrix ({matrix.shape[0]} x {matrix.shape[1]}, {matrix.nnz} entries) has another pattern than A; compile it"
+                    f"the new matrix ({m} x {n}, {matrix.nnz} entries) has another pattern than A; compile it"
                 )
             data = matrix.data
-        data = np.array(data)
-        if data.shape != (self._A.nnz,):
-            raise SparsegenValueError(f"data has shape {data.shape}; expected ({self._A.nnz},), a value per stored entry")
-        if not np.can_cast(data.dtype, self.dtype, "same_kind"):
+        try:
+            data = np.array(data)
+        except (TypeError, ValueError) as error:
+            raise SparsegenTypeError(f"data is no array of numbers: {error}") from None
+        if data.shape != (pattern.nnz,):
+            raise SparsegenValueError(f"data has shape {data.shape}; expected ({pattern.nnz},), a value per entry")
+        if data.dtype.kind not in "biufc" or not np.can_cast(data.dtype, self.dtype, "same_kind"):
             raise SparsegenTypeError(f"data is {data.dtype}; expected what casts to A's {self.dtype}")
-        data = data.astype(self.dtype, copy=False)
-        A = sp.csr_array((data, self._A.indices, self._A.indptr), shape=self.shape)
+        A = sp.csr_array((data.astype(self.dtype, copy=False), self._A.indices, self._A.indptr), shape=self.shape)
         with self._lock:
             self._replace_values(A)
-            self._transposed = None
+            for name in ("_twin", "_adjoint_twin"):
+                if (twin := getattr(self, name)) is not None:
+                    setattr(twin, name, None)
+                    setattr(self, name, None)
 
     def _replace_values(self, A: sp.csr_array) -> None:
-        old = (self._A, self._data, self.problem, self.candidate)
-        self._A, self._data = A, A.data.astype(self.problem.dtype, copy=False)
-        packed, notes = self._packed, []
-        if packed is not None:
-            if broken := self.problem.facts.broken_by(self._data):
-                notes.append(f"new values break the fact {' and '.join(broken)}")
-                self.problem = replace(self.problem, facts=Facts())
-                needed = values.FACT.get(packed.candidate.encoding)
-                if needed in broken:
-                    self.candidate = replace(packed.candidate, params={**packed.candidate.params, "values": "full"})
-                    packed = _Packed.make(self.candidate, self.problem, self._data, self._threads)
-                    notes.append("the values are stored in full now")
-                else:
-                    packed = replace(packed, problem=self.problem).with_values(self._data)
-            elif prelude.checks_finite(packed.candidate) and not np.isfinite(self._data).all():
+        data, problem, binding, notes = A.data.astype(self.problem.dtype, copy=False), self.problem, self._binding, []
+        if broken := problem.facts.broken_by(A.data):
+            notes.append(f"new values break the fact {' and '.join(broken)}")
+            problem = replace(problem, facts=replace(problem.facts, **dict.fromkeys(broken, False)))
+        if binding is not None:
+            candidate = binding.candidate
+            opaque = values.FACT.get(candidate.encoding) in broken
+            if opaque:
+                candidate = replace(candidate, params={**candidate.params, "values": "full"})
+            if prelude.checks_finite(candidate) and not np.isfinite(data).all():
                 notes.append("new values are not finite, which padding cannot bear")
-                packed = None
+                binding = None
             else:
-                packed = packed.with_values(self._data)
-        try:
-            self._install(packed)
-        except CertificateError as error:
-            notes.append(f"the kernel failed its check with the new values ({error})")
-            packed = None
-            self._install(None)
-        except BaseException:
-            self._A, self._data, self.problem, self.candidate = old
-            raise
-        if packed is None and self.candidate is not None:
-            self.candidate = None
-            notes.append(f"{self.baseline} serves now")
-        self._report = self._report.noted(notes)
+                try:
+                    if opaque:
+                        binding = Binding.make(candidate, problem, data, self._threads)
+                        notes.append("the values are stored in full now")
+                    else:
+                        binding = binding.with_values(data, problem)
+                except CertificateError as error:
+                    notes.append(f"the kernel failed its check with the new values ({error})")
+                    binding = None
+            if binding is None:
+                notes.append(f"{self.baseline} serves now")
+        before, self.problem = self.candidate, problem
+        self._serve(A, binding)
+        report = self._report if self.candidate is before else self._report.unmeasured(self.candidate, self.baseline)
+        self._report = report.noted(notes)
 
-    def _install(self, packed: _Packed | None) -> None:
-        """Take a packed candidate (or the baseline alone) into use, after one reference product."""
-        plan = packed.plan(self.problem.k, self.problem.layout_b, self.problem.layout_c) if packed else None
-        if packed is not None and plan is not None:
-            _certify(packed, plan, self._A)
-            self._baseline: Callable | None = None
-        else:
-            self._baseline = self._prepare_baseline()
-        self._packed = packed
-        self._checked = packed is not None and prelude.checks_finite(packed.candidate)
-        self._plans = {(self.problem.k, self.problem.layout_b, self.problem.layout_c): plan} if plan else {}
-        vector = plan is not None and self.problem.op == "spmv" and self.dtype == self.problem.dtype
-        self._plain = self.problem.dtype if packed is not None else None
-        self._native = plan.run if vector else None
-
-    def _prepare_baseline(self) -> Callable | None:
-        module = baselines.get(self.baseline)
-        if module.available(self.problem) is not None or self.baseline == "scipy":
-            return None  # self._exact calls scipy itself
-        return module.prepare(sp.csr_array((self._data, self._A.indices, self._A.indptr), shape=self.shape), self.problem)
-
-    def _plan(self, k: int, layout_b: str, layout_c: str):
-        """The plan for another width or layout of the same candidate: checked once, or None when it fails."""
-        key = (k, layout_b, layout_c)
-        if key not in self._plans:
-            with self._lock:
-                if key not in self._plans and self._packed is not None:
-                    problem = replace(self._packed.problem, k=k, layout_b=layout_b, layout_c=layout_c)
-                    try:
-                        plan = self._packed.plan(k, layout_b, layout_c)
-                        _certify(replace(self._packed, problem=problem), plan, self._A)
-                    except (CertificateError, cpu.CompileFailure, SparsegenError):
-                        plan = None
-                    self._plans = {**self._plans, key: plan}
-        return self._plans.get(key)
+    def _serve(self, A: sp.csr_array, binding: Binding | None) -> None:
+        """Take values and what computes with them into use; a call that runs meanwhile may see any mixture."""
+        problem, whole, run = self.problem, None, None
+        vector = problem.op == "spmv" and A.dtype == problem.dtype
+        if binding is None and A.dtype == problem.dtype:
+            module = baselines.get(self.baseline)
+            whole = module.prepare(A, problem) if module.available(problem) is None else None
+        if binding is not None and vector and (plan := binding.plan(1, problem.layout_b, problem.layout_c)) is not None:
+            run = plan.run
+        self._A, self._binding = A, binding
+        self._plain = A.dtype  # of an x that needs no conversion
+        self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
+        self._direct: Callable | None = whole if vector else None
+        self._native: Callable | None = run  # the fast path of a vector
+        self._accumulating: Callable | None = run if binding is not None and not binding.checks_finite else None
 
     # ---- what it is
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The kernel file as read; None when a baseline serves."""
+        return self._binding.candidate if self._binding is not None else None
 
     @property
     def source(self) -> str | None:
@@ -337,7 +284,8 @@ class Kernel(spla.LinearOperator):
 
     def __repr__(self) -> str:
         what = self.candidate.label if self.candidate is not None else f"baseline {self.baseline}"
-        return f"<sparsegen.Kernel {self.shape[0]} x {self.shape[1]}, {self.nnz} entries, {self.dtype}, {self.problem.op}: {what}>"
+        m, n = self.shape
+        return f"<sparsegen.Kernel {m} x {n}, {self.nnz} entries, {self.dtype}, {self.problem.op}: {what}>"
 
     def save(self, path) -> None:
         """Write A, the kernel file and the report to `path`. No native code is stored; `load` compiles and checks."""
@@ -353,85 +301,12 @@ class Kernel(spla.LinearOperator):
     def close(self) -> None:
         """Release packed arrays and handles; later calls are answered by scipy."""
         with self._lock:
-            self._packed = self._native = self._baseline = self._plain = None
-            self._plans = {}
+            self.baseline = "scipy"
+            self._twin = self._adjoint_twin = None
+            self._serve(self._A, None)
 
     def __enter__(self) -> Kernel:
         return self
 
     def __exit__(self, *details) -> None:
         self.close()
-
-
-def _run(kernel: Kernel, x: np.ndarray, out: np.ndarray, alpha, beta) -> bool:
-    """Let the candidate compute out; False when it cannot, with out as it was."""
-    dtype, op = kernel._plain, kernel.problem.op
-    if np.iscomplexobj(alpha) or np.iscomplexobj(beta):
-        return False
-    x = x.astype(dtype, copy=False)
-    vector = x.ndim == 1 or x.shape[1] == 1
-    target = out if out.dtype == dtype else out.astype(dtype)
-    if op == "spmv":
-        if not vector:
-            return False
-        plan = kernel._plan(1, kernel.problem.layout_b, kernel.problem.layout_c)
-        x, y = np.ascontiguousarray(x.reshape(-1)), target.reshape(-1)
-    else:
-        x, y = x.reshape(len(x), -1), target.reshape(len(out), -1)
-        if not (x.flags.c_contiguous or x.flags.f_contiguous):
-            x = np.ascontiguousarray(x)
-        k = x.shape[1]
-        plan = kernel._plan(k, _layout(x), _layout(y) if y.flags.forc else "row")
-    if plan is None:
-        return False
-    y = np.ascontiguousarray(y) if not y.flags.forc else y
-    if np.may_share_memory(x, y):
-        x = x.copy(order="K")
-    before = y.copy(order="K") if kernel._checked and beta != 0 else None
-    status = plan.run(x, y, float(alpha), float(beta))
-    if status != 0:
-        if before is not None:
-            out[...] = before.reshape(out.shape)
-        return False
-    if not np.shares_memory(y, out) or target is not out:
-        with np.errstate(over="ignore"):
-            out[...] = y.reshape(out.shape)
-    return True
-
-
-def _certify(packed: _Packed, plan, A: sp.csr_array) -> None:
-    """One product with A's own values against the reference. Raises CertificateError."""
-    problem = packed.problem
-    rng, op = np.random.default_rng(CERTIFICATE_SEED), ops.get(problem.op)
-    x = op.make(problem, rng)
-    y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order="C" if problem.layout_c == "row" else "F")
-    status = plan.run(x, y, 1.0, 0.0)
-    if status == 1 and prelude.checks_finite(packed.candidate):
-        return  # reported: every such call is computed again
-    own = sp.csr_array((A.data.astype(problem.dtype, copy=False), A.indices, A.indptr), shape=A.shape)
-    exact, bound = checks.reference(problem, own, x)
-    worst = checks.worst(y, exact, bound)
-    if status != 0 or not worst <= 1:
-        raise CertificateError(
-            f"the kernel {packed.candidate.label} differs from the reference by {worst:.3g} times the bound on this matrix"
-        )
-
-
-def _operand(x) -> np.ndarray:
-    if sp.issparse(x):
-        raise SparsegenTypeError("x is sparse; expected a dense vector or matrix (x.toarray())")
-    try:
-        x = np.asarray(x)
-    except Exception as error:  # whatever an object's own conversion raises
-        raise SparsegenTypeError(f"x is a {type(x).__name__} that numpy cannot read: {error}") from None
-    if x.dtype.kind not in "biufc" or x.dtype.itemsize > (16 if x.dtype.kind == "c" else 8):
-        raise SparsegenTypeError(f"x is {x.dtype}; expected real or complex numbers of at most double precision")
-    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
-
-
-def _layout(x: np.ndarray) -> str:
-    return "row" if x.flags.c_contiguous else "column"
-
-
-def _order(x: np.ndarray) -> str:
-    return "F" if x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous else "C"

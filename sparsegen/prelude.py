@@ -81,9 +81,9 @@ def assemble(candidate: Candidate, problem: Problem, packs: Sequence[Packed], ma
     lines = [f"#define {name} {value}" for name, value in defines.items()]
     body = ['#line 1 "prelude"', text(candidate.language), '#line 1 "kernel"', candidate.source]
     if candidate.language == "cpp":
-        # Hidden, a call of an entry never leaves the object: not even to the C library, were it named like a function there
+        # Hidden, an entry that is named like a function of the C library is not mistaken for it
         body = ["#pragma GCC visibility push(hidden)", *body, '#line 1 "door"', "#pragma GCC visibility pop"]
-        body += [door(candidate, part, launch) for part, launch in entries(candidate)]
+        body += dict.fromkeys(door(candidate, part, launch) for part, launch in entries(candidate))
     return "\n".join([*lines, *body, ""])
 
 

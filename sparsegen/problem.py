@@ -107,10 +107,12 @@ class Facts:
         """
         count = min(size, 1) if self.constant else size
         if integer:
-            drawn = rng.integers(1, 8, count).astype(dtype)
+            drawn = rng.integers(1, 8, count, dtype=np.int8).astype(dtype)
         else:
-            drawn = rng.standard_normal(count, dtype=np.float32 if self.exact_f32 or dtype == np.float32 else np.float64)
-            drawn = drawn.astype(dtype)
+            narrow = self.exact_f32 or dtype == np.float32
+            drawn = rng.random(count, dtype=np.float32 if narrow else np.float64)
+            drawn -= 0.5
+            drawn = drawn.astype(dtype, copy=False)
         return np.full(size, drawn[0], dtype) if self.constant and size else drawn
 
 

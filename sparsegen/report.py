@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+
+from sparsegen.candidate import Candidate
+
+MEASURED = (
+    "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
+    "fraction_of_limit", "limit_is", "break_even_calls",
+)  # fmt: skip
 
 
 class Report(Mapping):
-    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit."""
+    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit.
+
+    Numbers are finite: what is not known, or is no number, is None.
+    """
 
     def __init__(self, entries: Mapping):
-        self._entries = dict(entries)
+        self._entries = {name: _finite(value) for name, value in entries.items()}
 
     def __getitem__(self, name: str):
         return self._entries[name]
@@ -27,11 +38,16 @@ class Report(Mapping):
     def completed(self, costs: Mapping) -> Report:
         """The same report with what making the kernel cost, and the calls after which that is won back."""
         entries = {**self._entries, **costs}
-        base = entries["baselines"].get(entries["speedup_is_over"], {}).get("measured_us")
-        saved_us = (base or 0.0) - (entries["measured_us"] or 0.0)
+        base, own = entries["baselines"].get(entries["speedup_is_over"], {}).get("measured_us"), entries["measured_us"]
+        saved_us = base - own if base and own else 0.0
         if entries["origin"] != "baseline" and saved_us > 0:
             entries["break_even_calls"] = int(entries["total_ms"] * 1e3 / saved_us) + 1
         return Report(entries)
+
+    def unmeasured(self, candidate: Candidate | None, baseline: str) -> Report:
+        """The report after another kernel, or `baseline`, has taken over: what was measured is not its."""
+        served = describe(candidate, baseline) | {"verified": "one reference product"}
+        return Report({**self._entries, **dict.fromkeys(MEASURED), **served})
 
     def as_dict(self) -> dict:
         return dict(self._entries)
@@ -54,6 +70,25 @@ class Report(Mapping):
     __repr__ = __str__
 
 
+def describe(candidate: Candidate | None, baseline: str) -> dict:
+    """The entries that name what serves."""
+    if candidate is None:
+        nothing: dict = {"format": None, "schedule": None, "parameters": {}}
+        return {"kernel": f"baseline {baseline}", **nothing, "origin": "baseline"}
+    return {
+        "kernel": candidate.label, "format": candidate.format, "schedule": candidate.schedule,
+        "parameters": dict(candidate.params), "origin": candidate.origin,
+    }  # fmt: skip
+
+
+def _finite(value):
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _shown(value) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
@@ -67,7 +102,8 @@ def _shown(value) -> str:
 def _baseline(entry: Mapping) -> str:
     if "refused" in entry:
         return f"not used: {entry['refused']}"
-    return f"{entry['measured_us']:.4g} us (prepare {entry['prepare_ms']:.3g} ms)"
+    time = "not measured" if entry.get("measured_us") is None else f"{entry['measured_us']:.4g} us"
+    return time + (f" (prepare {entry['prepare_ms']:.3g} ms)" if entry.get("prepare_ms") is not None else "")
 
 
 def _tried(entry: Mapping) -> str:

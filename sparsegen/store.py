@@ -1,7 +1,7 @@
 """Kernels and artifacts as files: A, the kernel file and the report, in numpy's archive format without pickles.
 
-A saved kernel holds source, never a shared object: `load` screens, compiles and checks it as if it were new. Loading one
-from a stranger means running their arithmetic behind our screen, on arrays this process packs.
+A saved kernel holds source, never a shared object: `load` screens, compiles and checks it as if it were new. Loading
+one from a stranger means running their arithmetic behind our screen, on arrays this process packs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import io
 import json
 import os
 import tempfile
-import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import candidate
+from sparsegen import baselines, candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Facts, Pattern, Problem
 
@@ -40,7 +39,7 @@ def save(thing, path) -> None:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        raise SparsegenValueError(f"cannot write {path}: {error.strerror}; expected a folder that can be written") from None
+        raise SparsegenValueError(f"cannot write {path}: {error.strerror}; expected a writable folder") from None
 
 
 def load(path):
@@ -84,41 +83,57 @@ def dumps(thing) -> bytes:
 
 def loads(blob: bytes, name: str = "the saved kernel"):
     """What `dumps` wrote. Raises SparsegenValueError for anything else."""
-    from sparsegen.artifact import Artifact
-    from sparsegen.kernel import Kernel
-    from sparsegen.targets import cpu
-
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
             arrays = {each: file[each] for each in file.files if each != "about"}
-        if about["version"] != VERSION:
-            raise SparsegenValueError(f"{name} has version {about['version']}; expected {VERSION}: save it again")
-        shape = tuple(int(size) for size in about["shape"])
-        A = _canonical(arrays, shape)
-        spec = {**about["problem"], "facts": Facts(**about["problem"]["facts"])}
-        spec["dtype"] = np.dtype(spec["dtype"])
-        problem = Problem(pattern=Pattern.of(A), **spec)
-        options = {each: _rich(value) for each, value in about["options"].items()}
-        chosen = None
-        if about["kernel"]:
-            chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
-        if broken := problem.facts.broken_by(A.data):
-            raise SparsegenValueError(f"{name} declares {' and '.join(broken)}, which its values are not")
-        if about["kind"] == "artifact":
-            return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
-        if chosen is not None and (reason := cpu.available()):
-            about["report"]["notes"].append(f"scipy serves: {reason}")
-            chosen, about["baseline"] = None, "scipy"
-        kernel = Kernel(A, problem, chosen, about["baseline"], about["report"], int(about["threads"]), options)
+        return _rebuilt(about, arrays, name)
     except SparsegenError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError) as error:
-        raise SparsegenValueError(f"{name} is not a saved kernel ({error}); expected a file written by save()") from None
+    except Exception as error:  # whatever bytes that are damaged, or made up, lead to
+        kind = type(error).__name__
+        raise SparsegenValueError(f"{name} is no saved kernel ({kind}: {error}); expected what save() wrote") from error
+
+
+def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
+    from sparsegen import composite, values
+    from sparsegen.artifact import Artifact
+    from sparsegen.kernel import Kernel
+    from sparsegen.targets import cpu
+
+    if about["version"] != VERSION:
+        raise SparsegenValueError(f"{name} has version {about['version']}; expected {VERSION}: save it again")
+    A = _canonical(arrays, tuple(int(size) for size in about["shape"]))
+    spec = {**about["problem"], "facts": Facts(**about["problem"]["facts"])}
+    spec["dtype"] = np.dtype(spec["dtype"])
+    problem = Problem(pattern=Pattern.of(A), **spec)
+    options = {each: _rich(value) for each, value in about["options"].items()}
+    if broken := problem.facts.broken_by(A.data):
+        raise SparsegenValueError(f"{name} declares {' and '.join(broken)}, which its values are not")
+    chosen, baseline, notes = None, about["baseline"], []
+    if about["kernel"]:
+        chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
+    if chosen is not None and about["kind"] == "artifact":
+        return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
+    if chosen is not None and (reason := cpu.available()):
+        notes.append(f"scipy serves: {reason}")
+        chosen, baseline = None, "scipy"
+    if chosen is not None:
+        reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
+        if reason:
+            raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
+    if chosen is None and (reason := baselines.get(baseline).available(problem)):
+        notes.append(f"scipy serves: {reason}")
+        baseline = "scipy"
+    if problem.target == "cpu" and problem.device != cpu.device():
+        notes.append(f"measured on {problem.device}; not measured here")
+    try:
+        kernel = Kernel(A, problem, chosen, baseline, about["report"], int(about["threads"]), options)
     except cpu.CompileFailure as error:
         raise SparsegenValueError(f"{name} does not compile here: {error}; compile its matrix again") from None
-    if problem.target == "cpu" and problem.device != cpu.device():
-        kernel._report = kernel._report.noted([f"measured on {problem.device}; not measured here"])
+    if about["kernel"] and chosen is None:
+        kernel._report = kernel._report.unmeasured(None, baseline)
+    kernel._report = kernel._report.noted(notes)
     return kernel
 
 

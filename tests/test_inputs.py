@@ -204,6 +204,9 @@ def test_more_rows_than_can_be_pointed_at() -> None:
     A = sp.coo_array((np.ones(2), ([0, 2**40], [3, 4])), shape=(2**40 + 1, 9))
     with pytest.raises(SparsegenValueError, match=r"row pointers alone .* GiB; drop the empty rows"):
         as_csr(A)
+    A = sp.csc_array((np.ones(2), np.array([0, 2**40]), np.array([0, 1, 2])), shape=(2**40 + 1, 2))
+    with pytest.raises(SparsegenValueError, match=r"row pointers alone"):
+        as_csr(A)
 
 
 def test_spare_capacity_is_cut_off() -> None:

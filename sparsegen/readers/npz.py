@@ -21,12 +21,12 @@ def read(raw: bytes, where: str) -> Stored:
         if size > LIMIT:
             raise SparsegenValueError(f"{where}: would expand to {size / 2**30:.1f} GiB")
         A = sp.load_npz(io.BytesIO(raw))
+        stored = int(A.nnz)
     except SparsegenError:
         raise
     except Exception as error:  # zipfile, numpy and scipy each have their own
         raise SparsegenValueError(
             f"{where}: not a file of scipy.sparse.save_npz: {type(error).__name__}: {error}"
         ) from error
-    stored = A.nnz
     A = from_scipy(A)
-    return Stored(A, int(stored), FIELDS[A.dtype.kind])
+    return Stored(A, stored, FIELDS[A.dtype.kind])
