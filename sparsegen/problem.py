@@ -96,6 +96,8 @@ class Facts:
 
     def broken_by(self, data: np.ndarray) -> tuple[str, ...]:
         """The names of the facts declared here that do not hold of `data`."""
+        if data.size == 0:
+            return ()
         holds = Facts.of(data)
         return tuple(name for name in ("constant", "exact_f32") if getattr(self, name) and not getattr(holds, name))
 
