@@ -82,11 +82,13 @@ def compile(
         fence.warm()
     matrix = inputs.as_csr(A)
     if dtype is not None:
-        matrix = matrix.astype(_dtype(dtype), copy=False)
+        if not np.can_cast(matrix.dtype, wanted := _dtype(dtype), "same_kind"):
+            raise SparsegenTypeError(f"dtype = {wanted} for an A of {matrix.dtype}; expected one that holds its values")
+        matrix = _cast(matrix, wanted)
     problem, reason = _problem(matrix, options, target)
     if target == "cuda" and arch is not None:
         return Artifact.cross_compile(matrix, problem, arch)
-    own = matrix if matrix.dtype == problem.dtype else matrix.astype(problem.dtype)
+    own = _cast(matrix, problem.dtype)
     if reason is None:
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
@@ -178,6 +180,11 @@ def _dtype(dtype) -> np.dtype:
     if found.kind not in "biufc" or found.itemsize > (16 if found.kind == "c" else 8):
         raise SparsegenTypeError(f"dtype = {found}; expected real or complex numbers of at most double precision")
     return found
+
+
+def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
+    """A with values of dtype; its index arrays are shared. scipy's own astype refuses float16."""
+    return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
 
 
 def _target(target: str, arch: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -61,7 +62,7 @@ class Kernel(spla.LinearOperator):
                 y = np.empty(self.shape[0], x.dtype)
                 if native(x, y, 1.0, 0.0) == 0:
                     return y
-            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.c_contiguous:
+            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.forc and x.flags.aligned:
                 return direct(x, None)
         if isinstance(x, spla.LinearOperator):
             return super().dot(x)
@@ -73,14 +74,15 @@ class Kernel(spla.LinearOperator):
         out: an array of the result's shape and dtype, any strides; it may overlap x. With beta = 0 it is not read.
         """
         if type(alpha) in _REAL and type(beta) in _REAL:
-            if out is None and not beta and type(x) is np.ndarray and x.ndim == 1 and x.dtype == self._plain:
-                out = np.empty(self.shape[0], x.dtype)
-            native = self._accumulating if beta else self._native
-            try:
-                if native is not None and type(out) is np.ndarray and native(x, out, alpha, beta) == 0:
-                    return out
-            except OverflowError:
-                pass  # an integer beyond floating point: said below
+            native, y = self._accumulating if beta else self._native, out
+            if native is not None:
+                if out is None and type(x) is np.ndarray and x.ndim == 1 and not beta:
+                    y = np.empty(self.shape[0], self._plain)
+                try:
+                    if type(y) is np.ndarray and native(x, y, alpha, beta) == 0:
+                        return y
+                except OverflowError:
+                    pass  # an integer beyond floating point: said below
         return self._call(x, out, alpha, beta)
 
     def matvec(self, x, out=None, alpha=1, beta=0):
@@ -124,11 +126,13 @@ class Kernel(spla.LinearOperator):
 
     def _exact(self, x: np.ndarray) -> np.ndarray:
         """A @ x by the baseline, or by scipy where no baseline was prepared for such an x."""
-        whole, A = self._whole, self._A
-        if whole is not None and x.dtype == self.problem.dtype:
-            shape = ops.get(self.problem.op).shapes(self.problem)[0]
-            if x.shape == shape and x.flags["C_CONTIGUOUS" if self.problem.layout_b == "row" else "F_CONTIGUOUS"]:
-                return whole(x, None)
+        whole, A, problem = self._whole, self._A, self.problem
+        if whole is not None and np.result_type(A.dtype, x.dtype) == A.dtype:
+            shape = ops.get(problem.op).shapes(problem)[0]
+            if x.shape in (shape, (*shape, 1)):
+                order: Literal["C", "F"] = "C" if problem.layout_b == "row" else "F"
+                product = whole(np.require(x.reshape(shape), A.dtype, [order, "A"]), None)
+                return product.reshape(len(product), *x.shape[1:])
         if np.float16 in (A.dtype, x.dtype):  # scipy has no half precision: widen, and round once at the end
             return A.astype(np.result_type(A.dtype, np.float32)) @ x.astype(np.result_type(x.dtype, np.float32))
         return A @ x
@@ -138,7 +142,7 @@ class Kernel(spla.LinearOperator):
     def _transpose(self) -> Kernel:
         with self._lock:
             if self._twin is None:
-                self._twin = self._compiled(self._A.T.tocsr())
+                self._twin = self._compiled(self._A.T)
                 self._twin._twin = self
             return self._twin
 
@@ -147,11 +151,11 @@ class Kernel(spla.LinearOperator):
             return self._transpose()
         with self._lock:
             if self._adjoint_twin is None:
-                self._adjoint_twin = self._compiled(self._A.conj().T.tocsr())
+                self._adjoint_twin = self._compiled(self._A.conj().T)
                 self._adjoint_twin._adjoint_twin = self
             return self._adjoint_twin
 
-    def _compiled(self, A: sp.csr_array) -> Kernel:
+    def _compiled(self, A: sp.sparray) -> Kernel:
         from sparsegen import engine
 
         declared = isinstance(self.options.get("facts"), Facts)

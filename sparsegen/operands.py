@@ -16,11 +16,11 @@ def dense(x, shape: tuple[int, int]) -> np.ndarray:
     if sp.issparse(x):
         raise SparsegenTypeError("x is sparse; expected a dense vector or matrix (x.toarray())")
     if isinstance(x, np.ma.MaskedArray):
-        raise SparsegenTypeError("x is a masked array; fill it first (x.filled(0))")
+        raise SparsegenTypeError("x is a masked array; expected one without a mask (x.filled(0))")
     try:
         x = np.asarray(x)
     except Exception as error:  # whatever an object's own conversion raises
-        raise SparsegenTypeError(f"x is a {type(x).__name__} that numpy cannot read: {error}") from None
+        raise SparsegenTypeError(f"x is a {type(x).__name__}; expected what numpy can read ({error})") from None
     if x.dtype.kind not in "biufc" or x.dtype.itemsize > (16 if x.dtype.kind == "c" else 8):
         raise SparsegenTypeError(f"x is {x.dtype}; expected real or complex numbers of at most double precision")
     m, n = shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,15 @@ from hypothesis import settings
 
 settings.register_profile("sparsegen", deadline=None)  # no test judges time
 settings.load_profile("sparsegen")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory) -> Iterator[Path]:
+    """A cache of the tests' own, whatever the user has."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("SPARSEGEN_CACHE_DIR", str(folder))
+        yield folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -223,12 +223,10 @@ def test_names_and_labels():
 
 
 def test_key_ignores_comments_space_name_and_origin():
-    first = parse(
-        file("about = 'a'\n" + HEADER, "// words\nvoid spmv(int a)  {\n\n\treturn; /* more\nwords */ }"), name="a"
-    )
-    second = parse(
-        file("about = 'b'\n" + HEADER, "void   spmv(int a) {\nreturn; }\n// end"), name="b", origin="checkpoint"
-    )
+    one = "// words\nvoid spmv(int a)  {\n\n\treturn; /* more\nwords */ }"
+    two = "void   spmv(int a) {\nreturn; }\n// end"
+    first = parse(file("about = 'a'\n" + HEADER, one), name="a")
+    second = parse(file("about = 'b'\n" + HEADER, two), name="b", origin="checkpoint")
     assert first.key == second.key and first != second
 
 
@@ -283,7 +281,7 @@ def test_arithmetic_is_that_of_python(expression):
         try:
             assert evaluate(expression, SIZES) == expected
         except SparsegenValueError as error:
-            assert "leaves 64 bits" in str(error) and len(expression) > 40
+            assert "leaves 64 bits" in str(error) and expression.count(" * ") >= 3
     else:
         with pytest.raises(SparsegenValueError):
             evaluate(expression, SIZES)

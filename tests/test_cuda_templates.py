@@ -36,7 +36,16 @@ def problem(template: candidate.Candidate, dtype: str, layouts=("row", "row")) -
     op = template.op
     facts = Facts(constant=True, exact_f32=dtype == "float64")
     layout_b, layout_c = layouts
-    return Problem(op, pattern(len(template.parts) > 1), facts, np.dtype(dtype), 5 if op == "spmm" else 1, layout_b, layout_c, target="cuda")
+    return Problem(
+        op,
+        pattern(len(template.parts) > 1),
+        facts,
+        np.dtype(dtype),
+        5 if op == "spmm" else 1,
+        layout_b,
+        layout_c,
+        target="cuda",
+    )
 
 
 def variants(path: Path):

@@ -192,7 +192,7 @@ def test_strange_texts(text):
 def test_hostile_sources_meet_the_fence_alone(path):
     """Without the screen: within the limits, nothing of the host in the message, and the caller lives."""
     try:
-        nvrtc.compile(read(path), "sm_90", timeout_s=2.0, memory_bytes=700 << 20)
+        nvrtc.compile(read(path), "sm_90", timeout_s=2.0 if "bomb" in path.stem else 30.0, memory_bytes=700 << 20)
         assert path.stem in NOT_ATTACKS
     except nvrtc.CompileFailure as failure:
         assert path.stem not in NOT_ATTACKS
@@ -202,7 +202,9 @@ def test_hostile_sources_meet_the_fence_alone(path):
 
 def assert_tells_nothing(message: str) -> None:
     for secret in ("/etc/passwd", "/etc/hostname"):
-        lines = [line for line in Path(secret).read_text().splitlines() if len(line) > 8] if os.path.exists(secret) else []
+        lines = (
+            [line for line in Path(secret).read_text().splitlines() if len(line) > 8] if os.path.exists(secret) else []
+        )
         assert not any(line in message for line in lines)
     assert str(Path(nvrtc.__file__).parent) not in message and "site-packages" not in message
     assert len(message) < 5000

@@ -103,8 +103,10 @@ def test_macros_follow_the_encoding_the_format_and_the_parameters():
 def test_the_unit_in_its_order():
     kernel = replace(made("spmv", "csr"), source="/* the kernel */")
     text = prelude.assemble(kernel, problem("spmv"), [formats.Packed({}, 3, 3)], {"LANES": "8"})
-    marks = ["#define VALUE double", "#define LANES 8", "visibility push(hidden)", '#line 1 "prelude"', '#line 1 "kernel"',
-             "/* the kernel */", "visibility pop", 'extern "C" void door_spmv(']  # fmt: skip
+    marks = [
+        "#define VALUE double", "#define LANES 8", "visibility push(hidden)", '#line 1 "prelude"', '#line 1 "kernel"',
+        "/* the kernel */", "visibility pop", 'extern "C" void door_spmv(',
+    ]  # fmt: skip
     places = [text.index(mark) for mark in marks]
     assert places == sorted(places)
     twice = replace(kernel, parts=(replace(kernel.parts[0], launches=kernel.parts[0].launches * 2),))

@@ -143,6 +143,7 @@ def test_the_language_is_comfortable(body):
         ("sum += load(row)[0];", False),
         ("vector v = load(x); VALUE* p = (VALUE*)v;", False),
         ("vector v = load(x); sum += &v[0] == x;", False),
+        ("ACC grid[2][3] = {}; auto p = grid; sum += ACC(int64_t(p[0]));", False),
         ("const vector* v = (const vector*)x; const VALUE* p = (const VALUE*)v;", False),
         ("sum += __builtin_ia32_gathersiv8df(load(x), 0, load(x), 255, 8)[0];", False),
         ("__builtin_ia32_scattersiv8df(row, 255, load(x), load(x), 8);", False),
@@ -208,6 +209,17 @@ def test_cuda_and_long_sources_are_refused():
     )
 
 
+def test_the_reading_of_many_tokens_ends():
+    stores = "STORE(y, row, sum);"
+    assert screen_cpp.check(spmv(stores * 200)) is None
+    assert "beyond the 100000 tokens" in screen_cpp.check(spmv(stores * 3000))
+    nested = ("sum = " + "SCALED(" * 12 + "sum" + ")" * 12 + ";") * 8
+    assert "beyond the 100000 tokens" in screen_cpp.check(spmv(nested))
+    variants = "\n#if P - LANES > 40\n" + stores * 200 + "\n#endif\n#if P + LANES == 5\n;\n#endif\n" + stores * 200
+    lists = f"[tune]\nP = {list(range(60))}\n"
+    assert screen_cpp.check(spmv(variants, header=lists)) is None
+
+
 TOKENS = re.findall(r"[A-Za-z_]\w*|\d+|[^\w\s]", "".join(path.read_text() for path in GOOD).replace("/*", ""))
 
 
@@ -235,10 +247,11 @@ def test_a_lost_token_never_passes_unnoticed_as_an_exception(path, data):
     screen_cpp.check(changed)
 
 
+OPERATORS = ["||", "&&", "|", "^", "&", "==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%"]
 EXPRESSIONS = st.recursive(
     st.integers(0, 9).map(str) | st.sampled_from(["defined(A)", "A", "B", "1000000007"]),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from("|| && | ^ & == != < > <= >= + - * / %".split()), inner).map(" ".join),
+        st.tuples(inner, st.sampled_from(OPERATORS), inner).map(" ".join),
         st.tuples(st.sampled_from(["!", "-", "+"]), inner).map(" ".join),
         inner.map("({})".format),
     ),

@@ -89,13 +89,13 @@ def test_refusals_say_what(source, told):
 @pytest.mark.parametrize(
     "source",
     [
-        "// #include \"/etc/passwd\"\n/* asm */\n",
+        '// #include "/etc/passwd"\n/* asm */\n',
         '__device__ const char* f() { return "asm #include // /*"; }\n',
         "#define TILE (BLOCK * 4) /* over\ntwo lines */\n#if TILE > 512 && defined(BLOCK)\n#endif\n",
         "#define SQUARE(x) ((x) * (x))\n__device__ int g(int a) { return SQUARE(SQUARE(a)); }\n",
         "const int table[2][2] = {{1, 2}, {3, 4}};\ntypedef int four[4];\nstruct pair { int a, b; };\nenum { A = 3 };\n",
         "__device__ __forceinline__ int g(int a, int b = 2) { if (a) { return a; } return b; }\n",
-        "extern \"C\" { __device__ int g() { return 1; } }\n",
+        'extern "C" { __device__ int g() { return 1; } }\n',
         "__device__ int g() { extern __shared__ int s[]; return s[0] + 1'000 + 0x1fu + 1e-3f; }\n",
         "__device__ int g() {\n#pragma unroll\nfor (int i = 0; i < 8; ++i) {}\n#pragma unroll 4\n"
         "for (int i = 0; i < 90000; ++i) {}\nreturn 0; }\n",

@@ -8,6 +8,7 @@ writes into `out` and returns it; the others return a new array. A must not chan
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from types import ModuleType
@@ -15,6 +16,7 @@ from types import ModuleType
 from sparsegen.errors import SparsegenValueError
 
 
+@functools.cache  # a folder is read once
 def names() -> tuple[str, ...]:
     """The baselines there are, sorted: the files of this folder."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))

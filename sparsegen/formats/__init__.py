@@ -20,6 +20,7 @@ A format arranges a `Pattern`; it never sees values. Its module holds
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Packed:
         return sum(array.nbytes for array in self.arrays.values())
 
 
+@functools.cache  # a folder is read once
 def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 

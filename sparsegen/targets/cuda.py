@@ -21,10 +21,11 @@ from sparsegen import nvrtc, ops, prelude
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.formats import Packed
-from sparsegen.nvrtc import CompileFailure as CompileFailure  # what compile raises
+from sparsegen.nvrtc import CompileFailure, archs, flags
 from sparsegen.problem import Problem
 from sparsegen.verdict import Timing
 
+__all__ = ["CompileFailure", "archs", "available", "compile", "device", "flags", "load", "resolve", "time", "upload"]
 MOST_GRID, MOST_BLOCK = 2**31 - 1, 1024
 STATIC_SHARED = 48 << 10  # more shared memory than this has to be asked for
 SCALE = """extern "C" __global__ void scale(VALUE* y, long long count, VALUE beta) {
@@ -59,11 +60,6 @@ def device() -> str:
     return f"{found.name} {found.arch} driver {found.driver}"
 
 
-def archs() -> list[str]:
-    """What kernels can be compiled for, on any machine."""
-    return nvrtc.archs()
-
-
 def resolve(arch: str | None) -> str:
     """The architecture to compile for: `arch`, checked, or that of the GPU here."""
     known = archs()
@@ -77,16 +73,6 @@ def resolve(arch: str | None) -> str:
     if not older:
         raise SparsegenError(f"NVRTC {nvrtc.version()} does not compile for this GPU ({own}): install a newer NVRTC")
     return max(older)
-
-
-def flags(arch: str) -> list[str]:
-    """The compiler's options; for cache keys."""
-    return nvrtc.flags(arch)
-
-
-def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:
-    """The translation unit of a candidate."""
-    return prelude.assemble(candidate, problem, packs, {})
 
 
 def compile(source_text: str, arch: str) -> bytes:
@@ -113,14 +99,6 @@ def upload(array: np.ndarray) -> Buffer:
     return Buffer(array.nbytes, array if array.flags.forc else np.ascontiguousarray(array))
 
 
-def load(image: bytes, candidate: Candidate, packs, data_arrays, problem: Problem) -> Plan:
-    """A kernel on the device with its arrays, ready to be called. data_arrays: the values of each part's slots.
-
-    Raises SparsegenValueError for a launch that no GPU can make.
-    """
-    return Plan(image, candidate, packs, data_arrays, problem)
-
-
 @dataclass
 class _Launch:
     function: object
@@ -138,8 +116,9 @@ class _Launch:
 class Plan:
     """plan(x, y, alpha, beta) -> status: y = alpha A x + beta y; status 1 if a sum was not finite (see the prelude).
 
-    One call at a time. y on the device is final once `stream` has got there; a kernel that reports a status is waited
-    for.
+    Made of an image, its candidate, what `composite.pack` gave, the values of each part's slots, and the problem.
+    Raises SparsegenValueError for a launch that no GPU can make. One call at a time. y on the device is final once
+    `stream` has got there; a kernel that reports a status is waited for.
     """
 
     def __init__(self, image: bytes, candidate: Candidate, packs, data_arrays, problem: Problem):
@@ -246,6 +225,9 @@ class Plan:
         ldc = k if self.problem.layout_c == "row" else pattern.m
         known = {"m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": k, "ldb": ldb, "ldc": ldc}
         return known | packed.sizes
+
+
+load = Plan
 
 
 def time(
