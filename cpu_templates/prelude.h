@@ -157,8 +157,8 @@ INLINE ACC total(vector a) {
 #define CHECKED_LANES(sum, doubt) (doubt) += (sum) - (sum)
 #define REPORT(doubt) do { if (ANY((doubt) != splat(0))) *status = 1; } while (0)
 #else
-#define CHECKED_LANES(sum, doubt) (void)(doubt)
-#define REPORT(doubt) (void)(doubt)
+#define CHECKED_LANES(sum, doubt) do { } while (0)
+#define REPORT(doubt) do { } while (0)
 #endif
 /* STORE for WIDTH consecutive rows from `row`. */
 #define STORE_LANES(y, row, sum, doubt) do { \

@@ -14,7 +14,7 @@ typedef unsigned long long uint64_t;
 
 /* The stored value in slot p. One constant for all entries is multiplied once, by STORE. */
 #if CONSTANT_VALUES
-#define VALUE_AT(p) ACC(1)
+#define VALUE_AT(p) ((void)(p), ACC(1))
 #define SCALED(sum) ((sum) * ACC(data[0]))
 #else
 #define VALUE_AT(p) ACC(data[p])

@@ -30,9 +30,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import itertools
+import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sparsegen import formats, ops, values
@@ -42,8 +43,13 @@ LANGUAGES = ("cuda", "cpp")
 SELECTS = ("all", "dense_rows", "rest")
 _HEADER = re.compile(r"\A\s*/\*\s*sparsegen\b(.*?)\*/", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_PARAMETER = re.compile(r"[A-Z](_?[A-Z0-9])*")
+_RESERVED = re.compile(  # macros of the signature, and operands
+    r"VALUE|STORED|ACC|INDEX|OFFSET|LOCAL|LANES|CONSTANT_VALUES|CHECK_FINITE|[BC]_BY_ROW|SIZES|EPILOGUE|\w+_ARRAYS|[ABC]"
+)
 _MOST_SOURCE = 1 << 16
 _MOST_INSTANCES = 256
+_EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%(), ]*")
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,11 @@ def parse(source_text: str, *, name: str = "", origin: str = "user", language: s
         raise _bad(name, "no header", "the file to begin with a comment '/* sparsegen ... */' that holds TOML")
     try:
         header = tomllib.loads(found.group(1))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad(name, f"the header is not TOML: {error}", "name = value lines and [tables]") from None
     source = source_text[found.end() :].strip("\n")
     if language is None:
-        language = "cuda" if "__global__" in source else "cpp"
+        language = "cuda" if re.search(r"\b__global__\b", normalised(source)) else "cpp"
     known = {"about", "op", "format", "zero", "scratch", "launch", "params", "tune", "part"}
     if unknown := sorted(set(header) - known):
         raise _bad(name, f"unknown header fields {unknown}", f"only {sorted(known)}")
@@ -139,11 +145,17 @@ def parse(source_text: str, *, name: str = "", origin: str = "user", language: s
     tune = {key: _tune(name, key, value) for key, value in _table(name, "tune", header.get("tune", {})).items()}
     if both := sorted(set(params) & set(tune)):
         raise _bad(name, f"{both} in [params] and in [tune]", "each in one of them")
+    if math.prod(map(len, tune.values())) > _MOST_INSTANCES:
+        raise _bad(name, f"{math.prod(map(len, tune.values()))} instances", f"at most {_MOST_INSTANCES} combinations")
+    if not isinstance(header.get("about", ""), str):
+        raise _bad(name, f"about = {header['about']!r}", "a sentence")
     zero = tuple(_strings(name, "zero", header.get("zero", [])))
     output = ops.get(op).OUTPUT
     if set(zero) - {output}:
         raise _bad(name, f"zero = {list(zero)}", f"[] or [{output!r}]")
     scratch = {}
+    if "scratch" in header and language == "cpp":
+        raise _bad(name, "[scratch]", "it in CUDA kernels only: a C++ kernel has local arrays")
     for key, value in _table(name, "scratch", header.get("scratch", {})).items():
         pair = _strings(name, f"scratch.{key}", value)
         if len(pair) != 2 or pair[0] not in ("ACC", "INDEX", "OFFSET", "VALUE"):
@@ -151,7 +163,7 @@ def parse(source_text: str, *, name: str = "", origin: str = "user", language: s
         scratch[_name(name, key)] = (pair[0], pair[1])
     candidate = Candidate(
         language=language, op=op, parts=_parts(name, header, language), source=source, params=params, tune=tune,
-        zero=zero, scratch=scratch, about=str(header.get("about", "")), name=name, origin=origin,
+        zero=zero, scratch=scratch, about=header.get("about", ""), name=name, origin=origin,
     )  # fmt: skip
     entries = [launch.entry for part in candidate.parts for launch in part.launches]
     if missing := sorted({entry for entry in entries if not re.search(rf"\b{re.escape(entry)}\s*\(", source)}):
@@ -198,7 +210,8 @@ def instances(candidate: Candidate) -> Iterator[Candidate]:
 
 def normalised(source: str) -> str:
     """Source without comments and with single spaces, for keys and deduplication."""
-    bare = re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
+    whole = re.sub(r"\\[ \t]*\n", "", source)  # first, as in the language: a splice may carry a comment on
+    bare = re.sub(r"/\*.*?\*/|//[^\n]*", " ", whole, flags=re.DOTALL)
     lines = []
     for line in bare.splitlines():
         line = " ".join(line.split())
@@ -214,7 +227,7 @@ _OPERATORS = {
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
 }
-_FUNCTIONS = {"ceil_div": lambda a, b: -(-a // b), "min": min, "max": max}
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"ceil_div": lambda a, b: -(-a // b), "min": min, "max": max}
 
 
 def evaluate(expression: str, names: Mapping[str, int]) -> int:
@@ -250,6 +263,8 @@ def evaluate(expression: str, names: Mapping[str, int]) -> int:
 
     if len(expression) > 200:
         raise _expression(expression[:40] + "...", "is longer than 200 characters")
+    if not _EXPRESSION.fullmatch(expression):
+        raise _expression(expression, "may hold integers, names, + - * // %, ceil_div, min and max only")
     try:
         result = value(ast.parse(expression.strip(), mode="eval").body, 0)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -268,7 +283,8 @@ def _expression(expression: str, fault: str) -> SparsegenValueError:
 
 
 def _bad(name: str, got: str, expected: str) -> SparsegenValueError:
-    return SparsegenValueError(f"kernel file {name or '(unnamed)'}: {got}; expected {expected}")
+    shown = got if len(got) <= 300 else got[:297] + "..."
+    return SparsegenValueError(f"kernel file {name or '(unnamed)'}: {shown}; expected {expected}")
 
 
 def _parts(name: str, header: dict, language: str) -> tuple[Part, ...]:
@@ -291,9 +307,10 @@ def _parts(name: str, header: dict, language: str) -> tuple[Part, ...]:
             raise _bad(name, f"select = {table.get('select')!r}", f"one of {SELECTS}")
         if table.get("format") not in formats.names():
             raise _bad(name, f"format = {table.get('format')!r}", f"one of {formats.names()}")
-        own = _params(name, table.get("params", {}))
-        if unknown := sorted(set(own) - set(formats.get(table["format"]).PARAMS)):
+        given = _params(name, table.get("params", {}))
+        if unknown := sorted(set(given) - set(formats.get(table["format"]).PARAMS)):
             raise _bad(name, f"part params {unknown}", f"parameters of the format {table['format']}")
+        own = {key: int(value) for key, value in given.items()}
         launches = table.get("launch")
         if not isinstance(launches, list) or not 1 <= len(launches) <= 8:
             raise _bad(name, f"launch = {launches!r}", "one to eight [[launch]] tables")
@@ -301,7 +318,7 @@ def _parts(name: str, header: dict, language: str) -> tuple[Part, ...]:
             Part(table["select"], table["format"], tuple(_launch(name, each, language) for each in launches), own)
         )
     selects = sorted(part.select for part in parts)
-    if len(set(selects)) < len(selects) or ("all" in selects and len(selects) > 1) or selects == ["dense_rows"]:
+    if selects not in (["all"], ["dense_rows", "rest"]):
         raise _bad(name, f"parts {selects}", "parts that cover every row once: all, or dense_rows and rest")
     return tuple(parts)
 
@@ -313,8 +330,8 @@ def _launch(name: str, table: object, language: str) -> Launch:
     if set(table) - allowed or wanted - set(table):
         raise _bad(name, f"launch fields {sorted(table)}", f"{sorted(wanted)} for a {language} kernel")
     for key, value in table.items():
-        if not isinstance(value, str):
-            raise _bad(name, f"launch {key} = {value!r}", "a string")
+        if not isinstance(value, str) or not value.strip():
+            raise _bad(name, f"launch {key} = {value!r}", "a string with an expression")
     _name(name, table["entry"])
     return Launch(**table)
 
@@ -328,8 +345,10 @@ def _param(name: str, key: str, value: object) -> int | str:
         if value not in values.NAMES:
             raise _bad(name, f"values = {value!r}", f"one of {values.NAMES}")
         return str(value)
-    if key != key.upper():
-        raise _bad(name, f"parameter {key}", "capitals: parameters are macros")
+    if not _PARAMETER.fullmatch(key):
+        raise _bad(name, f"parameter {key}", "capitals and single underscores: parameters are macros")
+    if _RESERVED.fullmatch(key):
+        raise _bad(name, f"parameter {key}", "a name that the signature does not use")
     if type(value) is not int or not 0 <= value < 2**31:
         raise _bad(name, f"parameter {key} = {value!r}", "an integer from 0 to 2^31 - 1")
     return value
@@ -361,8 +380,8 @@ def _name(name: str, word: str) -> str:
 
 def _toml(value: object) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-        return f'"{escaped}"'
+        escaped = re.sub(r'["\\\x00-\x1f\x7f]', lambda found: f"\\u{ord(found.group()):04x}", value)
+        return '"' + escaped.replace("*/", "*\\u002f") + '"'  # which would end the comment
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(each) for each in value) + "]"
     return str(value)

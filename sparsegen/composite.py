@@ -74,3 +74,13 @@ def pack(candidate: Candidate, problem: Problem) -> list[formats.Packed]:
             packed = replace(packed, source=source)
         packs.append(packed)
     return packs
+
+
+def literals(candidate: Candidate, problem: Problem) -> list[formats.Packed]:
+    """What `pack` would bake into the source of each part, without building any array."""
+    found = []
+    for part, (pattern, _) in zip(candidate.parts, split(candidate, problem.pattern), strict=True):
+        format = formats.get(part.format)
+        baked = format.baked(pattern, **candidate.format_params(part)) if hasattr(format, "baked") else {}
+        found.append(formats.Packed({}, 0, 0, baked=baked))
+    return found

@@ -79,9 +79,11 @@ def assemble(candidate: Candidate, problem: Problem, packs: Sequence[Packed], ma
     """The whole translation unit. `machine` holds macros of the hardware, such as LANES."""
     defines = {**macros(candidate, problem, packs), **machine}
     lines = [f"#define {name} {value}" for name, value in defines.items()]
-    body = ["#line 1 \"prelude\"", text(candidate.language), "#line 1 \"kernel\"", candidate.source]
+    body = ['#line 1 "prelude"', text(candidate.language), '#line 1 "kernel"', candidate.source]
     if candidate.language == "cpp":
-        body += ["#line 1 \"door\"", *(door(candidate, part, launch) for part, launch in entries(candidate))]
+        # Hidden, an entry that is named like a function of the C library is not mistaken for it
+        body = ["#pragma GCC visibility push(hidden)", *body, '#line 1 "door"', "#pragma GCC visibility pop"]
+        body += dict.fromkeys(door(candidate, part, launch) for part, launch in entries(candidate))
     return "\n".join([*lines, *body, ""])
 
 

@@ -60,23 +60,21 @@ class Pattern:
         """Offsets (column minus row) of the non-empty diagonals, ascending, and the entries of each."""
         if self.nnz == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        present, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        if self.m + self.n > 8 * self.nnz:  # a counter for every diagonal would be larger than A
+            offsets = self.indices - np.repeat(np.arange(self.m, dtype=np.int64), self.lengths)
+            return np.unique(offsets, return_counts=True)
+        counts = np.zeros(self.m + self.n - 1, np.int64)
         step = max((1 << 18) * self.m // self.nnz, 1)  # rows at a time: all offsets at once would double the memory
         for row in range(0, self.m, step):
             stop = min(row + step, self.m)
             span = slice(int(self.indptr[row]), int(self.indptr[stop]))
-            offsets = self.indices[span] - np.repeat(np.arange(row, stop, dtype=np.int64), self.lengths[row:stop])
-            low, high = int(offsets.min(initial=0)), int(offsets.max(initial=0))
-            if high - low < 8 * len(offsets) + 1024:  # counters for every offset in between, or a sort
-                found = np.bincount(offsets - low)
-                here = np.flatnonzero(found)
-                here, found = here + low, found[here]
-            else:
-                here, found = np.unique(offsets, return_counts=True)
-            merged, place = np.unique(np.concatenate([present, here]), return_inverse=True)
-            counts = np.bincount(place, weights=np.concatenate([counts, found])).astype(np.int64)
-            present = merged
-        return present, counts
+            rows = np.repeat(np.arange(row, stop, dtype=np.int64), self.lengths[row:stop])
+            offsets = self.indices[span] - rows
+            low = int(offsets.min(initial=0))
+            found = np.bincount(offsets - low)
+            counts[low + self.m - 1 : low + self.m - 1 + len(found)] += found
+        present = np.flatnonzero(counts)
+        return present - (self.m - 1), counts[present]
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,12 @@ class Facts:
         """
         count = min(size, 1) if self.constant else size
         if integer:
-            drawn = rng.integers(1, 8, count).astype(dtype)
+            drawn = rng.integers(1, 8, count, dtype=np.int8).astype(dtype)
         else:
-            drawn = rng.standard_normal(count, dtype=np.float32 if self.exact_f32 or dtype == np.float32 else np.float64)
-            drawn = drawn.astype(dtype)
+            narrow = self.exact_f32 or dtype == np.float32
+            drawn = rng.random(count, dtype=np.float32 if narrow else np.float64)
+            drawn -= 0.5
+            drawn = drawn.astype(dtype, copy=False)
         return np.full(size, drawn[0], dtype) if self.constant and size else drawn
 
 

@@ -13,12 +13,14 @@ A format arranges a `Pattern`; it never sees values. Its module holds
     feasible(pattern, **params) -> str | None     one sentence why not, before anything large is built
     stored(pattern, **params) -> int              slots of data, padding included
     pack(pattern, index, offset, **params) -> Packed
+    baked(pattern, **params) -> dict[str, str]    optional: the literals of BAKED, and types, without building arrays
     unpack(packed, shape) -> Pattern              what the arrays say, for tests
     cuts(packed, pieces) -> int64 (pieces + 1,)   work items at which to cut for as many threads, balanced by work
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from dataclasses import dataclass, field
@@ -51,6 +53,7 @@ class Packed:
         return sum(array.nbytes for array in self.arrays.values())
 
 
+@functools.cache  # a folder is read once
 def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 

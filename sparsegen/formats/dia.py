@@ -50,20 +50,21 @@ def pack(pattern: Pattern, index, offset, CHUNK: int = 0) -> Packed:
     chunk, count = _chunks(pattern.m, CHUNK)
     slots = stored(pattern, CHUNK)
     place = np.int32 if slots < 2**31 else np.int64
-    low = int(offsets[0])
-    number = np.zeros(int(offsets[-1]) - low + 1, np.int8)  # of the diagonal with each offset
-    number[offsets - low] = np.arange(len(offsets))
     source = np.full(slots, -1, place)
-    rows = max(PIECE * pattern.m // pattern.nnz, 1)
+    rows = max(PIECE * pattern.m // max(pattern.nnz, 1), 1)
     for first in range(0, pattern.m, rows):  # the slots of all entries at once would double the memory
         stop = min(first + rows, pattern.m)
         span = slice(int(pattern.indptr[first]), int(pattern.indptr[stop]))
         row = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])
-        diagonal = number[pattern.indices[span] - row - low].astype(np.int64)
+        diagonal = np.searchsorted(offsets, pattern.indices[span] - row)
         slot = (row // chunk * len(offsets) + diagonal) * chunk + row % chunk
         source[slot] = np.arange(span.start, span.stop, dtype=place)
-    baked = {"OFFSETS": "{" + ", ".join(map(str, offsets)) + "}", "DIAGONALS": str(len(offsets))}
-    return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked, source)
+    return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked(pattern), source)
+
+
+def baked(pattern: Pattern, CHUNK: int = 0) -> dict[str, str]:
+    offsets, _ = pattern.diagonals
+    return {"OFFSETS": "{" + ", ".join(map(str, offsets)) + "}", "DIAGONALS": str(len(offsets))}
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:

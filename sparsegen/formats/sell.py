@@ -66,8 +66,12 @@ def pack(pattern: Pattern, index, offset, SLICE: int = 8, SIGMA: int = 1, BITS: 
     rows, lengths = lane_arrays(pattern.lengths, order, count, SLICE, index)
     arrays = {"slices": starts.astype(offset), "bases": bases, "rows": rows, "lengths": lengths, "indices": indices}
     return Packed(
-        arrays, pattern.nnz, slots, {"slice_count": count}, {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}, source
+        arrays, pattern.nnz, slots, {"slice_count": count}, baked(pattern, SLICE, SIGMA, BITS), source
     )
+
+
+def baked(pattern: Pattern, SLICE: int = 8, SIGMA: int = 1, BITS: int = 32) -> dict[str, str]:
+    return {"LOCAL": "uint16_t" if BITS == 16 else "INDEX"}
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from types import ModuleType
@@ -21,6 +22,7 @@ import numpy as np
 from sparsegen.errors import SparsegenValueError
 
 
+@functools.cache  # a folder is read once
 def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from types import ModuleType
@@ -9,6 +10,7 @@ from types import ModuleType
 from sparsegen.errors import SparsegenValueError
 
 
+@functools.cache  # a folder is read once
 def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 

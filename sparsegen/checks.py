@@ -1,0 +1,111 @@
+"""What a candidate is run on before it is believed: inputs from a seed, and the reference they must match.
+
+Inputs are a function of (problem, check) alone, so that a worker and its parent draw the same ones and the expected
+result never exists where the candidate runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen import ops
+from sparsegen.problem import Problem
+
+
+@dataclass(frozen=True)
+class Check:
+    """One run. kind: "integer" (sums exact: a dropped, doubled or misplaced entry changes y), "signed" (random values
+    against the componentwise bound), "special" (infinities and NaN in x, zeros stored in A)."""
+
+    kind: str
+    seed: int
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+CHECKS = (
+    Check("integer", 20261),
+    Check("signed", 20263, alpha=1.5, beta=-0.75),
+    Check("special", 20264),
+)
+
+
+def inputs(problem: Problem, check: Check) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(data, x, y0): values of A within the problem's facts, (nnz,); the input; what y holds before the call.
+
+    With beta = 0, y0 is NaN throughout: nothing of it may be read.
+    """
+    rng = np.random.default_rng([check.seed, problem.pattern.nnz, problem.pattern.m])
+    op, integer = ops.get(problem.op), check.kind == "integer"
+    data = problem.facts.draw(rng, problem.pattern.nnz, problem.dtype, integer)
+    x = op.make(problem, rng, integer)
+    if check.kind == "special" and x.size:
+        some = rng.integers(0, len(x), 5)
+        x[some[0]] = np.inf
+        x[some[1]] = np.nan
+        x[some[2]] = -np.inf
+        if not problem.facts.constant and data.size:
+            data[rng.integers(0, len(data), max(1, len(data) // 20))] = 0
+    shape = op.shapes(problem)[1]
+    y0 = rng.standard_normal(shape).astype(problem.dtype) if check.beta else np.full(shape, np.nan, problem.dtype)
+    return data, x, y0 if problem.op == "spmv" or problem.layout_c == "row" else np.asfortranarray(y0)
+
+
+def timed_inputs(problem: Problem) -> list[np.ndarray]:
+    """The two inputs that candidates and baselines are timed on."""
+    rng = np.random.default_rng(20265)
+    return [ops.get(problem.op).make(problem, rng) for _ in range(2)]
+
+
+class References:
+    """Exact results and bounds of a problem's checks, computed once each."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self._known: dict[Check, tuple[np.ndarray, np.ndarray]] = {}
+
+    def worst(self, check: Check, y: np.ndarray) -> float:
+        """The largest |y - exact| / bound; at most 1 for a correct result, inf for one that is not even finite."""
+        if check not in self._known:
+            pattern = self.problem.pattern
+            data, x, y0 = inputs(self.problem, check)
+            A = sp.csr_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
+            self._known[check] = reference(self.problem, A, x, check.alpha, check.beta, y0)
+        exact, bound = self._known[check]
+        if check.kind == "integer" and exact.size and np.abs(exact).max() < 2 ** np.finfo(self.problem.dtype).nmant:
+            return 0.0 if np.array_equal(y, exact) else max(1.0001, worst(y, exact, bound))
+        return worst(y, exact, bound)
+
+
+def reference(
+    problem: Problem, A: sp.csr_array, x: np.ndarray, alpha=1.0, beta=0.0, y0: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """alpha A x + beta y0 in float64 and the bound on what a correct kernel differs by."""
+    op = ops.get(problem.op)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = alpha * op.reference(A, x)
+        if beta and y0 is not None:
+            exact = exact + beta * y0.astype(np.float64)
+        finite = np.where(np.isfinite(x), x, 0)
+        return exact, op.bound(A, finite, exact, problem.dtype, alpha, beta, 0.0 if y0 is None or not beta else y0)
+
+
+def worst(y: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> float:
+    """max |y - exact| / bound. Where exact is infinite or NaN, y must be the same; one that is not gives inf."""
+    if y.size == 0:
+        return 0.0
+    finite = np.isfinite(exact) & (np.abs(exact) <= np.finfo(y.dtype).max)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if finite.all():
+            ratio = float((np.abs(y - exact) / bound).max())
+            return ratio if np.isfinite(ratio) else float("inf")
+        special = ~finite
+        expected = exact[special].astype(y.dtype)
+        same = (np.isnan(y[special]) & np.isnan(expected)) | (y[special] == expected)
+        if not same.all():
+            return float("inf")
+        ratio = (np.abs(y[finite] - exact[finite]) / bound[finite]).max(initial=0.0)
+    return float(ratio) if np.isfinite(ratio) else float("inf")

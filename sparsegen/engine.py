@@ -1,0 +1,400 @@
+"""`compile`: a matrix goes in, the fastest verified kernel comes out, or the baseline that nothing beat.
+
+    A -> Problem -> cached choice? -> propose -> search beside the baselines -> Kernel -> cached choice
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen import bandwidth, baselines, cache, candidate, fence, inputs, ops, templates
+from sparsegen.artifact import Artifact
+from sparsegen.binding import CertificateError
+from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
+from sparsegen.kernel import Kernel
+from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.search import Outcome, Tried, search
+from sparsegen.targets import cpu
+
+logger = logging.getLogger("sparsegen")
+
+CHOICE_VERSION = 1  # of what is stored for a choice
+SCIPY_NS_PER_ENTRY = 1.2  # a first guess of what a product costs now
+MOST_GAIN = 0.7  # of a baseline's time that a kernel can be expected to save at best
+LEAST_BUDGET = 0.05  # seconds below which a search cannot verify and time anything
+MATMUL_KERNELS = 8
+
+
+def compile(
+    A,
+    op: str = "spmv",
+    *,
+    k: int | None = None,
+    dtype=None,
+    target: str = "auto",
+    device: int | None = None,
+    arch: str | None = None,
+    budget: float = 2.0,
+    expected_calls: float | None = None,
+    max_candidates: int | None = None,
+    threads: int | None = None,
+    facts: str | Facts | None = "detect",
+    deterministic: bool = False,
+    cache: bool = True,
+    retune: bool = False,
+    seed: int = 20260,
+) -> Kernel | Artifact:
+    """Search for the fastest verified kernel of A's product.
+
+    A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards.
+    op: "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
+    kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline.
+    target: "cpu", "cuda", or "auto": cuda if a GPU is usable. arch ("sm_90") cross-compiles CUDA for a GPU that is not
+    here and returns an Artifact. budget: seconds for the whole search, best so far. expected_calls: spend no more than
+    so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds for the
+    baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
+    deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
+    machine; retune searches again. seed: of the order in which arms are timed.
+
+    Raises SparsegenValueError and SparsegenTypeError, which say what was expected.
+    """
+    started = time.monotonic()
+    options = dict(
+        op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
+        max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache, seed=seed,
+    )  # fmt: skip
+    _validate(options)
+    target = _target(target, arch)
+    if target == "cpu" and cpu.available() is None and isinstance(budget, (int, float)) and budget >= LEAST_BUDGET:
+        fence.warm()
+    matrix = inputs.as_csr(A)
+    if dtype is not None:
+        if not np.can_cast(matrix.dtype, wanted := _dtype(dtype), "same_kind"):
+            raise SparsegenTypeError(f"dtype = {wanted} for an A of {matrix.dtype}; expected one that holds its values")
+        matrix = _cast(matrix, wanted)
+    problem, reason = _problem(matrix, options, target)
+    if target == "cuda" and arch is not None:
+        return Artifact.cross_compile(matrix, problem, arch)
+    own = _cast(matrix, problem.dtype)
+    if reason is None:
+        reason = _not_worth(own, problem, budget, expected_calls)
+    if reason is not None:
+        return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
+    modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
+    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device])
+    if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
+        return kernel
+    if expected_calls is not None:
+        budget = min(budget, _affordable(own, problem, expected_calls))
+    left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
+    outcome = search(problem, own, templates.propose(problem), left, max_candidates, seed, modules)
+    kernel = _kernel(outcome, matrix, problem, options, started)
+    if cache and (kernel.candidate is not None or outcome.rounds):
+        _remember(key, kernel)
+    return kernel
+
+
+def compile_many(matrices: Iterable, op: str = "spmv", **options) -> list[Kernel | Artifact]:
+    """`compile` for each of `matrices`, one after the other (timing never overlaps), with the same options."""
+    return [compile(A, op, **options) for A in matrices]
+
+
+_kernels: OrderedDict[tuple, Kernel] = OrderedDict()
+_kernels_lock = threading.Lock()
+
+
+def matmul(A, X, **options) -> np.ndarray:
+    """A @ X through a kernel compiled on first sight of A and kept for the last few matrices.
+
+    Each call reads A once, to notice a change; `compile` is for loops that cannot afford that.
+    """
+    matrix = inputs.as_csr(A)
+    X = np.asarray(X)
+    wide = X.ndim == 2 and X.shape[1] > 1
+    options = {"op": "spmm" if wide else "spmv", **({"k": X.shape[1]} if wide else {}), **options}
+    digest = hashlib.blake2b(np.ascontiguousarray(matrix.data).view(np.uint8).data, digest_size=16).digest()
+    key = (Pattern.of(matrix).key, digest, matrix.dtype.str, json.dumps(options, default=repr, sort_keys=True))
+    with _kernels_lock:
+        kernel = _kernels.pop(key, None)
+    if kernel is None:
+        made = compile(matrix.copy(), **options)
+        if not isinstance(made, Kernel):
+            raise SparsegenValueError("matmul got arch; expected a target that is here")
+        kernel = made
+    with _kernels_lock:
+        _kernels[key] = kernel
+        while len(_kernels) > MATMUL_KERNELS:
+            _kernels.popitem(last=False)
+    return kernel @ X
+
+
+def _validate(options: dict) -> None:
+    if options["op"] not in ops.names():
+        raise SparsegenValueError(f"op = {options['op']!r}; expected one of {', '.join(ops.names())}")
+    if options["target"] not in ("auto", "cpu", "cuda"):
+        raise SparsegenValueError(f"target = {options['target']!r}; expected auto, cpu or cuda")
+    for name, least, whole in (
+        ("k", 1, True), ("budget", 0, False), ("expected_calls", 0, False), ("max_candidates", 0, True),
+        ("threads", 1, True), ("seed", 0, True), ("device", 0, True),
+    ):  # fmt: skip
+        value = options[name]
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer) if whole else (int, float, np.number)):
+            kind = "an integer" if whole else "a number"
+            raise SparsegenTypeError(f"{name} = {value!r}; expected {kind}")
+        if not value >= least:
+            raise SparsegenValueError(f"{name} = {value!r}; expected at least {least}")
+    if options["budget"] is None:
+        raise SparsegenTypeError("budget = None; expected seconds")
+    if options["threads"] is not None and options["threads"] > 256:
+        raise SparsegenValueError(f"threads = {options['threads']}; expected at most 256")
+    if options["op"] == "spmm" and options["k"] is None:
+        raise SparsegenValueError("op = 'spmm' without k; expected k, the number of columns of B")
+    if options["op"] == "spmv" and options["k"] not in (None, 1):
+        raise SparsegenValueError(f"op = 'spmv' with k = {options['k']}; expected op = 'spmm' for k columns")
+    if not (options["facts"] in (None, "detect") or isinstance(options["facts"], Facts)):
+        raise SparsegenTypeError(f"facts = {options['facts']!r}; expected 'detect', None or a sparsegen.Facts")
+    if options["arch"] is not None and options["target"] == "cpu":
+        raise SparsegenValueError("arch with target = 'cpu'; expected target = 'cuda'")
+
+
+def _dtype(dtype) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise SparsegenTypeError(f"dtype = {dtype!r}; expected a numpy dtype such as 'float32'") from None
+    if found.kind not in "biufc" or found.itemsize > (16 if found.kind == "c" else 8):
+        raise SparsegenTypeError(f"dtype = {found}; expected real or complex numbers of at most double precision")
+    return found
+
+
+def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
+    """A with values of dtype; its index arrays are shared. scipy's own astype refuses float16."""
+    return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
+
+
+def _target(target: str, arch: str | None) -> str:
+    from sparsegen.targets import cuda
+
+    if arch is not None:
+        return "cuda"
+    if target == "auto":
+        return "cuda" if cuda.available() is None else "cpu"
+    if target == "cuda" and (reason := cuda.available()):
+        raise SparsegenValueError(
+            f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, or target = 'cpu'"
+        )
+    return target
+
+
+def allowed_threads() -> int:
+    """Cores this process may use, and no more than OMP_NUM_THREADS says."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return max(1, min(cores, int(asked) if asked.isdigit() and int(asked) > 0 else cores, 256))
+
+
+def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem, str | None]:
+    """The problem, and one sentence when only the baseline can serve it."""
+    working, reason = matrix.dtype, None
+    if matrix.dtype == np.float16:
+        working = np.dtype(np.float32)
+    elif matrix.dtype not in (np.float32, np.float64):
+        reason = f"there are no kernels for {matrix.dtype} yet"
+    facts = options["facts"]
+    if isinstance(facts, Facts):
+        if broken := facts.broken_by(matrix.data):
+            raise SparsegenValueError(f"facts declare {' and '.join(broken)}; the values of A are not so")
+    else:
+        facts = Facts.of(matrix.data) if facts == "detect" and reason is None else Facts()
+    problem = Problem(
+        op=options["op"], pattern=Pattern.of(matrix), facts=facts, dtype=working, k=int(options["k"] or 1),
+        threads=int(options["threads"] or allowed_threads()), deterministic=bool(options["deterministic"]),
+        target=target, device=cpu.device() if target == "cpu" else "",
+    )  # fmt: skip
+    if reason is None and matrix.nnz == 0:
+        reason = "A has no entries"
+    if reason is None and target == "cpu":
+        reason = cpu.available()
+    return problem, reason
+
+
+def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="detect", target="cpu") -> Problem:
+    """The problem `compile` would search for; for tools that judge candidates on it."""
+    options = dict(
+        op=op, k=k, dtype=None, target=target, device=None, arch=None, budget=0.0, expected_calls=None,
+        max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False, seed=0,
+    )  # fmt: skip
+    _validate(options)
+    return _problem(matrix, options, target)[0]
+
+
+def _not_worth(A: sp.csr_array, problem: Problem, budget: float, expected_calls: float | None) -> str | None:
+    if budget < LEAST_BUDGET:
+        return f"a budget of {budget:g} s is too short to verify and time a kernel"
+    if expected_calls is not None and (saved := _affordable(A, problem, expected_calls)) < LEAST_BUDGET:
+        return f"{expected_calls:g} calls can win back {saved * 1e3:.3g} ms at best, less than a search costs"
+    return None
+
+
+def _affordable(A: sp.csr_array, problem: Problem, expected_calls: float) -> float:
+    """Seconds that `expected_calls` can win back at best."""
+    guess = problem.pattern.nnz * problem.k * SCIPY_NS_PER_ENTRY / 1e9 + 3e-6
+    return expected_calls * guess * MOST_GAIN
+
+
+def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: dict, started: float) -> Kernel:
+    chosen = outcome.winner.candidate if outcome.winner else None
+    threads = outcome.winner.threads if outcome.winner else 1
+    searched = time.monotonic()
+    report = _report(outcome, problem)
+    try:
+        kernel = Kernel(matrix, problem, chosen, outcome.baseline, report, threads, options)
+    except (CertificateError, cpu.CompileFailure) as error:
+        logger.warning("%s; %s serves", error, outcome.baseline)
+        outcome.notes.append(f"the winner failed its last check: {error}")
+        outcome.winner = None
+        kernel = Kernel(matrix, problem, None, outcome.baseline, _report(outcome, problem), 1, options)
+    done = time.monotonic()
+    costs = {"pack_ms": (done - searched) * 1e3, "startup_ms": outcome.startup_ms, "search_ms": (searched - started) * 1e3, "total_ms": (done - started) * 1e3}
+    kernel._report = kernel._report.completed(costs)
+    return kernel
+
+
+def _report(outcome: Outcome, problem: Problem) -> dict:
+    """What `Kernel.report` shows; costs that are not known yet are filled in by Report.completed."""
+    winner, pattern = outcome.winner, problem.pattern
+    best = outcome.baselines.get(outcome.baseline, {}).get("measured_us")
+    report: dict = {
+        "kernel": winner.label if winner else f"baseline {outcome.baseline}",
+        "format": winner.candidate.format if winner else None,
+        "schedule": winner.candidate.schedule if winner else None,
+        "parameters": dict(winner.candidate.params) if winner else {},
+        "origin": winner.candidate.origin if winner else "baseline",
+        "verified": f"worst error {winner.verdict.worst:.3g} of its bound, seeds {', '.join(map(str, winner.verdict.seeds))}"
+        if winner
+        else "the library's result was within the bound",
+        "op": problem.op, "shape": list(pattern.shape), "nnz": pattern.nnz, "dtype": problem.dtype.name, "k": problem.k,
+        "facts": [name for name, holds in asdict(problem.facts).items() if holds],
+        "threads": winner.threads if winner else problem.threads,
+        "device": problem.device,
+    }  # fmt: skip
+    timing = winner.verdict.measured if winner else None
+    measured = timing.median_us if timing else best
+    report |= {
+        "measured_us": measured,
+        "measured_p20_us": timing.p20_us if timing else None,
+        "measured_p80_us": timing.p80_us if timing else None,
+        "speedup": outcome.speedup if winner else 1.0 if best else None,
+        "speedup_is_over": min(
+            (name for name, entry in outcome.baselines.items() if "measured_us" in entry),
+            key=lambda name: outcome.baselines[name]["measured_us"],
+            default=outcome.baseline,
+        ),
+        "resolution": outcome.resolution,
+        "rounds": outcome.rounds,
+    }
+    index = problem.index_dtype.itemsize
+    moved = winner.packed_bytes if winner else pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
+    moved += ops.get(problem.op).operand_bytes(problem)
+    if measured:
+        report |= _limit(moved, measured, problem)
+    report |= {
+        "baselines": {
+            name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
+            for name, entry in outcome.baselines.items()
+        },
+        "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
+        "pack_ms": None, "startup_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
+        "cached": False,
+        "candidates": [tried.as_dict() for tried in outcome.tried],
+        "notes": list(outcome.notes),
+    }  # fmt: skip
+    if not winner and outcome.tried:
+        report["notes"].append(_why_baseline(outcome))
+    return report
+
+
+def _limit(moved: float, measured_us: float, problem: Problem) -> dict:
+    flops = ops.get(problem.op).flops(problem)
+    level = bandwidth.level_of(moved, problem.threads)
+    limit = moved / level.bytes_per_s * 1e6
+    resident = level.name != "memory"
+    return {
+        "gflop_per_s": flops / measured_us / 1e3,
+        "bytes_moved": int(moved),
+        "limit_us": limit,
+        "fraction_of_limit": limit / measured_us,
+        "limit_is": f"{moved / 1e6:.3g} MB read at {level.bytes_per_s / 1e9:.3g} GB/s measured from {level.name}"
+        + (", cache-resident" if resident else ""),
+    }
+
+
+def _why_baseline(outcome: Outcome) -> str:
+    timed = [tried for tried in outcome.tried if tried.verdict.measured]
+    if outcome.speedup is not None and timed:
+        return (
+            f"the best kernel ran at {outcome.speedup:.3f} times the speed of the best baseline; "
+            f"only what differs by over {outcome.resolution or 0:.1%} counts, so the baseline serves"
+        )
+    if all(tried.verdict.fault for tried in outcome.tried):
+        return "no candidate was right, so the baseline serves"
+    return "the budget ended before a kernel was timed, so the baseline serves"
+
+
+def _plain_report(problem: Problem, reason: str, started: float) -> dict:
+    report = _report(Outcome(None, "scipy", None, {}, []), problem)
+    report["notes"].append(f"the baseline serves: {reason}")
+    report["verified"] = "scipy is the reference"
+    report["total_ms"] = (time.monotonic() - started) * 1e3
+    return report
+
+
+def _remember(key: str, kernel: Kernel) -> None:
+    choice = {
+        "kernel": kernel.source,
+        "name": kernel.candidate.name if kernel.candidate else "",
+        "origin": kernel.candidate.origin if kernel.candidate else "",
+        "baseline": kernel.baseline,
+        "threads": kernel._threads,
+        "report": kernel.report().as_dict(),
+    }
+    cache.put("choices", key, json.dumps(choice).encode())
+
+
+def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, started: float) -> Kernel | None:
+    """The kernel chosen before for this problem on this device, checked by one reference product; None to search."""
+    stored = cache.get("choices", key)
+    if stored is None:
+        return None
+    try:
+        choice = json.loads(stored)
+        chosen: Candidate | None = None
+        if choice["kernel"]:
+            chosen = replace(candidate.parse(choice["kernel"], name=choice["name"]), origin=choice["origin"])
+        elif baselines.get(choice["baseline"]).available(problem) is not None:
+            return None  # the library that won has gone
+        kernel = Kernel(matrix, problem, chosen, choice["baseline"], choice["report"], choice["threads"], options)
+    except (SparsegenError, cpu.CompileFailure, KeyError, TypeError, ValueError) as error:
+        logger.warning("the cached choice cannot be used (%s); searching again", error)
+        return None
+    total = (time.monotonic() - started) * 1e3
+    kernel._report = kernel._report.completed({"total_ms": total, "pack_ms": total, "search_ms": 0.0, "cached": True})
+    return kernel
+
+
+__all__: Sequence[str] = ("Outcome", "Tried", "allowed_threads", "compile", "compile_many", "matmul")

@@ -1,0 +1,113 @@
+"""(candidate, problem) -> Verdict: parse, screen, compile, run on several seeds, compare, time.
+
+Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and timing
+in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen import candidate as kernel_file
+from sparsegen import composite, prelude, screen_cpp, values
+from sparsegen.candidate import Candidate
+from sparsegen.checks import CHECKS, References
+from sparsegen.errors import SparsegenError
+from sparsegen.fence import Died, Session
+from sparsegen.problem import Problem
+from sparsegen.targets import cpu
+from sparsegen.verdict import Level, Verdict
+
+RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
+NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A candidate that may be run: its binary and what making it took."""
+
+    candidate: Candidate
+    path: Path
+    compile_ms: float
+
+
+def refuse(candidate: Candidate, problem: Problem) -> Verdict | None:
+    """Parse and screen: a verdict for what may not, or cannot, be compiled for this problem."""
+    if candidate.op != problem.op or candidate.language != "cpp" or candidate.tune:
+        wrong = f"a {candidate.language} kernel for {candidate.op}" + (" with a [tune] table" if candidate.tune else "")
+        return Verdict(Level.NONE, "header", f"{wrong}; expected one cpp instance for {problem.op}")
+    if reason := values.feasible(candidate.encoding, problem) or composite.feasible(candidate, problem):
+        return Verdict(Level.PARSED, "infeasible", reason)
+    if reason := screen_cpp.check(candidate):
+        return Verdict(Level.NONE, "screen", reason)
+    return None
+
+
+def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled | Verdict:
+    """Compile for this machine. `baked` holds a Packed per part, for its literals alone."""
+    started = time.perf_counter()
+    try:
+        path = cpu.compile(cpu.unit(candidate, problem, baked))
+    except cpu.CompileFailure as error:
+        return Verdict(Level.PARSED, "compile", str(error))
+    except SparsegenError as error:
+        return Verdict(Level.PARSED, "header", str(error))
+    return Compiled(candidate, path, (time.perf_counter() - started) * 1e3)
+
+
+def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
+    """Load into the worker under `name`; run every check with all threads allowed, and the exact one with one as well."""
+    entries = problem.pattern.nnz * problem.k
+    seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
+    resources = {"compile_ms": compiled.compile_ms}
+    verdict = Verdict(Level.COMPILED, seeds=tuple(check.seed for check in CHECKS), worst=0.0, resources=resources)
+    text = kernel_file.text(compiled.candidate)
+    try:
+        resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
+        for check in CHECKS:
+            for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
+                answer = session.ask("check", seconds, name=name, check=check, threads=threads)
+                verdict = replace(verdict, level=Level.RAN)
+                if fault := _fault(answer, compiled.candidate, check.kind):
+                    return replace(verdict, fault=fault[0], message=fault[1])
+                if answer["status"] == 0:
+                    worst = references.worst(check, session.output)
+                    verdict = replace(verdict, worst=max(verdict.worst, worst))
+                    if not worst <= 1:
+                        return replace(verdict, fault="wrong", message=_wrong(check, worst, threads))
+    except Died as error:
+        return replace(verdict, fault=error.fault, message=str(error))
+    return replace(verdict, level=Level.CORRECT)
+
+
+def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:
+    if not answer["intact"]:
+        return "out of bounds", "bytes around an array have changed: the kernel writes outside what it was given"
+    if not answer["unchanged"]:
+        return "writes input", "an array of A, or x, has changed"
+    if answer["status"] == -1:
+        return "wrong", "the operands were refused"
+    if answer["status"] == 1 and (kind != "special" or not prelude.checks_finite(candidate)):
+        return "wrong", "a sum that is not finite was reported where every input is finite"
+    return None
+
+
+def _wrong(check, worst: float, threads: int) -> str:
+    how = "is not the exact integer result" if check.kind == "integer" else "misses the componentwise bound"
+    size = f"by a factor {worst:.3g}" if np.isfinite(worst) else "with NaN or infinity in the wrong places"
+    return f"y {how} {size} (inputs {check.kind}, seed {check.seed}, {threads} threads)"
+
+
+def evaluate(candidate: Candidate, problem: Problem, session: Session, references: References, name: str) -> Verdict:
+    """All steps up to CORRECT; on success the candidate stays in the worker under `name`, ready to be timed."""
+    if verdict := refuse(candidate, problem):
+        return verdict
+    compiled = compile(candidate, problem, composite.pack(candidate, problem))
+    if isinstance(compiled, Verdict):
+        return compiled
+    return run(compiled, problem, session, references, name)

@@ -1,0 +1,108 @@
+"""One kernel file on one matrix: a record for every instance of the file, as far as each gets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen import candidate as kernel_file
+from sparsegen import checks, composite, engine, evaluate, fence, inputs, prelude, templates, values
+from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenValueError
+from sparsegen.problem import Facts, Problem
+from sparsegen.verdict import Level, Verdict
+
+ROUNDS = 8
+
+
+def instances(
+    kernel: str, matrix: str, *, op: str = "spmv", k: int | None = None, dtype=None, threads: int | None = None,
+    facts: str | Facts | None = "detect", arch: str | None = None,
+) -> Iterator[dict]:  # fmt: skip
+    """Records with label, level, fault, message, worst and, for a correct C++ kernel, measured_us beside scipy's.
+
+    A CUDA file is compiled for `arch` (sm_90 by default) and gets no further without a GPU.
+    Raises SparsegenValueError for a file that cannot be read or is no kernel file.
+    """
+    path = Path(kernel)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SparsegenValueError(f"cannot read the kernel file {kernel}: {error}") from None
+    language = {".cu": "cuda", ".cpp": "cpp"}.get(path.suffix)
+    template = kernel_file.parse(text, name=path.stem, origin="user", language=language)
+    op = template.op if op == "spmv" else op
+    k = k or (32 if op == "spmm" else None)
+    A = inputs.as_csr(matrix)
+    if dtype is not None:
+        A = A.astype(dtype)
+    target = "cpu" if template.language == "cpp" else "cuda"
+    if A.dtype not in (np.float32, np.float64):
+        raise SparsegenValueError(f"{matrix} is {A.dtype}; kernels are judged in float32 or float64: pass dtype")
+    problem = engine.problem_of(A, op=op, k=k, threads=threads, facts=facts, target=target)
+    if template.language == "cuda":
+        from sparsegen.targets import cuda
+
+        arch = cuda.resolve(arch or "sm_90")
+        yield from (_compiled(each, problem, arch) for each in kernel_file.instances(template))
+        return
+    own = A.astype(problem.dtype)
+    references = checks.References(problem)
+    with fence.session(problem, own) as session:
+        for number, each in enumerate(kernel_file.instances(template)):
+            name = f"candidate {number}"
+            verdict = evaluate.evaluate(each, problem, session, references, name)
+            scipy_us = None
+            if verdict.level >= Level.CORRECT:
+                verdict, scipy_us = _timed(verdict, problem, session, name)
+            yield _record(each, verdict, scipy_us)
+
+
+def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str) -> tuple[Verdict, float | None]:
+    from sparsegen.verdict import Timing
+
+    try:
+        session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
+        session.ask("baseline", 60.0, name="scipy")
+        answer = session.ask(
+            "rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260
+        )
+        session.ask("drop", 10.0, names=[name, "kernel"])
+    except fence.Died as error:
+        return replace(verdict, level=Level.RAN, fault=error.fault, message=str(error)), None
+    timing = Timing.of([each["kernel"] for each in answer["rounds"]], problem.device)
+    scipy = Timing.of([each["scipy"] for each in answer["rounds"]], problem.device)
+    return replace(verdict, level=Level.TIMED, measured=timing), scipy.median_us
+
+
+def _compiled(each: Candidate, problem: Problem, arch: str) -> dict:
+    from sparsegen import screen
+    from sparsegen.targets import cuda
+
+    if reason := templates.refusal(each, problem) or values.feasible(each.encoding, problem):
+        return _record(each, Verdict(Level.PARSED, "infeasible", reason), None)
+    if reason := screen.cuda(each.source):
+        return _record(each, Verdict(Level.NONE, "screen", reason), None)
+    started = time.perf_counter()
+    try:
+        image = cuda.compile(prelude.assemble(each, problem, composite.literals(each, problem), {}), arch)
+    except cuda.CompileFailure as error:
+        return _record(each, Verdict(Level.PARSED, "compile", str(error)), None)
+    resources = {"compile_ms": (time.perf_counter() - started) * 1e3, "image_bytes": float(len(image))}
+    verdict = Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
+    return _record(each, verdict, None)
+
+
+def _record(each: Candidate, verdict: Verdict, scipy_us: float | None) -> dict:
+    measured = verdict.measured
+    return {
+        "label": each.label, "language": each.language, "op": each.op, "format": each.format,
+        "params": dict(each.params), "level": verdict.level.name, "fault": verdict.fault, "message": verdict.message,
+        "worst": None if np.isnan(verdict.worst) else verdict.worst, "seeds": list(verdict.seeds),
+        "measured_us": measured.median_us if measured else None, "p20_us": measured.p20_us if measured else None,
+        "p80_us": measured.p80_us if measured else None, "scipy_us": scipy_us, "resources": dict(verdict.resources),
+    }  # fmt: skip

@@ -1,0 +1,312 @@
+"""`Kernel`: a verified product one can call, holding a candidate or the name of the baseline that nothing beat."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+
+from sparsegen import baselines, inputs, operands, ops, prelude, values
+from sparsegen.binding import Binding, CertificateError
+from sparsegen.candidate import Candidate, text
+from sparsegen.errors import SparsegenTypeError, SparsegenValueError
+from sparsegen.problem import Facts, Problem
+from sparsegen.report import Report
+
+_REAL = frozenset((int, float))  # types of alpha and beta that need no look
+
+
+class Kernel(spla.LinearOperator):
+    """y = kernel @ x, or kernel(x, out=None, alpha=1, beta=0) = alpha A x + beta out.
+
+    A `scipy.sparse.linalg.LinearOperator`. x: (n,), (n, 1) or (n, k), anything numpy makes an array of; the result has
+    numpy's result type and x's dimensions. A must not be changed in place afterwards: see `update_values`. Entries
+    stored in A propagate NaN and infinity, entries it does not have do not, as in scipy. Safe to call from threads.
+    """
+
+    def __init__(
+        self,
+        A: sp.csr_array,
+        problem: Problem,
+        candidate: Candidate | None,
+        baseline: str,
+        report: Mapping,
+        threads: int = 1,
+        options: Mapping | None = None,
+    ):
+        """For `compile` and `load`: A canonical, in the dtype the user sees; without candidate, baseline serves.
+
+        Raises CertificateError when the candidate misses the reference on A's own values.
+        """
+        super().__init__(A.dtype, A.shape)
+        self.problem, self.baseline = problem, baseline
+        self.options = dict(options or {})
+        self._report = Report(report)
+        self._threads = threads
+        self._lock = threading.RLock()  # of changes; calls take none
+        self._twin: Kernel | None = None  # A transposed
+        self._adjoint_twin: Kernel | None = None
+        data = A.data.astype(problem.dtype, copy=False)
+        self._serve(A, None if candidate is None else Binding.make(candidate, problem, data, threads))
+
+    # ---- calls
+
+    def __matmul__(self, x):
+        if type(x) is np.ndarray and x.ndim == 1 and x.dtype == self._plain:
+            if (native := self._native) is not None:
+                y = np.empty(self.shape[0], x.dtype)
+                if native(x, y, 1.0, 0.0) == 0:
+                    return y
+            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.forc and x.flags.aligned:
+                return direct(x, None)
+        if isinstance(x, spla.LinearOperator):
+            return super().dot(x)
+        return self(x)
+
+    def __call__(self, x, out=None, alpha=1, beta=0):
+        """alpha A x + beta out, in out when it is given. Raises SparsegenValueError, SparsegenTypeError.
+
+        out: an array of the result's shape and dtype, any strides; it may overlap x. With beta = 0 it is not read.
+        """
+        if type(alpha) in _REAL and type(beta) in _REAL:
+            native, y = self._accumulating if beta else self._native, out
+            if native is not None:
+                if out is None and type(x) is np.ndarray and x.ndim == 1 and not beta:
+                    y = np.empty(self.shape[0], self._plain)
+                try:
+                    if type(y) is np.ndarray and native(x, y, alpha, beta) == 0:
+                        return y
+                except OverflowError:
+                    pass  # an integer beyond floating point: said below
+        return self._call(x, out, alpha, beta)
+
+    def matvec(self, x, out=None, alpha=1, beta=0):
+        """A x for a vector, (n,) or (n, 1)."""
+        if getattr(x, "ndim", 1) == 2 and x.shape[1] != 1:
+            n = self.shape[1]
+            raise SparsegenValueError(f"matvec got x of shape {x.shape}; expected ({n},) or ({n}, 1)")
+        return self(x, out, alpha, beta)
+
+    def matmat(self, X, out=None, alpha=1, beta=0):
+        """A X for a matrix of columns, (n, k)."""
+        if getattr(X, "ndim", 2) != 2:
+            raise SparsegenValueError(f"matmat got X of {np.ndim(X)} dimensions; expected ({self.shape[1]}, k)")
+        return self(X, out, alpha, beta)
+
+    def __rmatmul__(self, x):
+        x = np.asarray(x)
+        return self.T(x) if x.ndim == 1 else self.T(x.T).T
+
+    def _matvec(self, x):
+        return self(x)
+
+    def _matmat(self, X):
+        return self(X)
+
+    def _call(self, x, out, alpha, beta):
+        x = operands.dense(x, self.shape)
+        alpha, beta = operands.scalar("alpha", alpha), operands.scalar("beta", beta)
+        result = operands.result_dtype(self.dtype, x.dtype, alpha, beta)
+        out = operands.output(out, (self.shape[0], *x.shape[1:]), result, x, beta)
+        binding = self._binding
+        narrow = np.result_type(result, self.problem.dtype) == self.problem.dtype
+        if narrow and binding is not None and binding.run(x, out, float(alpha), float(beta)):
+            return out
+        product = self._exact(x)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if not (isinstance(alpha, int) and alpha == 1):
+                product = alpha * product
+            out[...] = product if beta == 0 else product + beta * out.astype(np.result_type(product, out), copy=False)
+        return out
+
+    def _exact(self, x: np.ndarray) -> np.ndarray:
+        """A @ x by the baseline, or by scipy where no baseline was prepared for such an x."""
+        whole, A, problem = self._whole, self._A, self.problem
+        if whole is not None and np.result_type(A.dtype, x.dtype) == A.dtype:
+            shape = ops.get(problem.op).shapes(problem)[0]
+            if x.shape in (shape, (*shape, 1)):
+                order: Literal["C", "F"] = "C" if problem.layout_b == "row" else "F"
+                product = whole(np.require(x.reshape(shape), A.dtype, [order, "A"]), None)
+                return product.reshape(len(product), *x.shape[1:])
+        if np.float16 in (A.dtype, x.dtype):  # scipy has no half precision: widen, and round once at the end
+            return A.astype(np.result_type(A.dtype, np.float32)) @ x.astype(np.result_type(x.dtype, np.float32))
+        return A @ x
+
+    # ---- other products
+
+    def _transpose(self) -> Kernel:
+        with self._lock:
+            if self._twin is None:
+                self._twin = self._compiled(self._A.T)
+                self._twin._twin = self
+            return self._twin
+
+    def _adjoint(self) -> Kernel:
+        if self.dtype.kind != "c":
+            return self._transpose()
+        with self._lock:
+            if self._adjoint_twin is None:
+                self._adjoint_twin = self._compiled(self._A.conj().T)
+                self._adjoint_twin._adjoint_twin = self
+            return self._adjoint_twin
+
+    def _compiled(self, A: sp.sparray) -> Kernel:
+        from sparsegen import engine
+
+        declared = isinstance(self.options.get("facts"), Facts)
+        options = {**self.options, "facts": self.problem.facts} if declared else self.options
+        made = engine.compile(A, **options)
+        assert isinstance(made, Kernel)
+        return made
+
+    @property
+    def T(self) -> Kernel:
+        """A transposed, a Kernel of its own, searched for on first use."""
+        return self._transpose()
+
+    @property
+    def H(self) -> Kernel:
+        """The adjoint of A; A transposed when A is real."""
+        return self._adjoint()
+
+    # ---- values
+
+    def update_values(self, data) -> None:
+        """New values for the same pattern, without a search or a recompilation.
+
+        data: (nnz,), in the order of A in canonical CSR (rows ascending, columns sorted), or a sparse matrix of A's
+        pattern. When a fact the kernel leans on no longer holds, it is replaced by its opaque form, else by the
+        baseline, and the report says so. The new kernel is checked by one reference product. Calls that run meanwhile
+        see the old values or the new; kernels got from .T and .H before keep the old.
+        """
+        pattern = self.problem.pattern
+        if sp.issparse(data):
+            matrix = inputs.as_csr(data)
+            same = matrix.shape == pattern.shape and np.array_equal(matrix.indptr, pattern.indptr)
+            if not (same and np.array_equal(matrix.indices, pattern.indices)):
+                m, n = matrix.shape
+                raise SparsegenValueError(
+                    f"the new matrix ({m} x {n}, {matrix.nnz} entries) has another pattern than A; compile it"
+                )
+            data = matrix.data
+        try:
+            data = np.array(data)
+        except (TypeError, ValueError) as error:
+            raise SparsegenTypeError(f"data is no array of numbers: {error}") from None
+        if data.shape != (pattern.nnz,):
+            raise SparsegenValueError(f"data has shape {data.shape}; expected ({pattern.nnz},), a value per entry")
+        if data.dtype.kind not in "biufc" or not np.can_cast(data.dtype, self.dtype, "same_kind"):
+            raise SparsegenTypeError(f"data is {data.dtype}; expected what casts to A's {self.dtype}")
+        A = sp.csr_array((data.astype(self.dtype, copy=False), self._A.indices, self._A.indptr), shape=self.shape)
+        with self._lock:
+            self._replace_values(A)
+            for name in ("_twin", "_adjoint_twin"):
+                if (twin := getattr(self, name)) is not None:
+                    setattr(twin, name, None)
+                    setattr(self, name, None)
+
+    def _replace_values(self, A: sp.csr_array) -> None:
+        data, problem, binding, notes = A.data.astype(self.problem.dtype, copy=False), self.problem, self._binding, []
+        if broken := problem.facts.broken_by(A.data):
+            notes.append(f"new values break the fact {' and '.join(broken)}")
+            problem = replace(problem, facts=replace(problem.facts, **dict.fromkeys(broken, False)))
+        if binding is not None:
+            candidate = binding.candidate
+            opaque = values.FACT.get(candidate.encoding) in broken
+            if opaque:
+                candidate = replace(candidate, params={**candidate.params, "values": "full"})
+            if prelude.checks_finite(candidate) and not np.isfinite(data).all():
+                notes.append("new values are not finite, which padding cannot bear")
+                binding = None
+            else:
+                try:
+                    if opaque:
+                        binding = Binding.make(candidate, problem, data, self._threads)
+                        notes.append("the values are stored in full now")
+                    else:
+                        binding = binding.with_values(data, problem)
+                except CertificateError as error:
+                    notes.append(f"the kernel failed its check with the new values ({error})")
+                    binding = None
+            if binding is None:
+                notes.append(f"{self.baseline} serves now")
+        before, self.problem = self.candidate, problem
+        self._serve(A, binding)
+        report = self._report if self.candidate is before else self._report.unmeasured(self.candidate, self.baseline)
+        self._report = report.noted(notes)
+
+    def _serve(self, A: sp.csr_array, binding: Binding | None) -> None:
+        """Take values and what computes with them into use; a call that runs meanwhile may see any mixture."""
+        problem, whole, run = self.problem, None, None
+        vector = problem.op == "spmv" and A.dtype == problem.dtype
+        if binding is None and A.dtype == problem.dtype:
+            module = baselines.get(self.baseline)
+            whole = module.prepare(A, problem) if module.available(problem) is None else None
+        if binding is not None and vector and (plan := binding.plan(1, problem.layout_b, problem.layout_c)) is not None:
+            run = plan.run
+        self._A, self._binding = A, binding
+        self._plain = A.dtype  # of an x that needs no conversion
+        self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
+        self._direct: Callable | None = whole if vector else None
+        self._native: Callable | None = run  # the fast path of a vector
+        self._accumulating: Callable | None = run if binding is not None and not binding.checks_finite else None
+
+    # ---- what it is
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The kernel file as read; None when a baseline serves."""
+        return self._binding.candidate if self._binding is not None else None
+
+    @property
+    def source(self) -> str | None:
+        """The kernel file, header and source; None when the kernel is a baseline."""
+        return text(self.candidate) if self.candidate is not None else None
+
+    @property
+    def nnz(self) -> int:
+        return self._A.nnz
+
+    def report(self) -> Report:
+        """What was measured: a mapping that prints as a table."""
+        return self._report
+
+    def explain(self) -> str:
+        """In words: the structure found, the bytes saved, why this kernel, how far from the limit."""
+        from sparsegen import explain
+
+        return explain.of(self)
+
+    def __repr__(self) -> str:
+        what = self.candidate.label if self.candidate is not None else f"baseline {self.baseline}"
+        m, n = self.shape
+        return f"<sparsegen.Kernel {m} x {n}, {self.nnz} entries, {self.dtype}, {self.problem.op}: {what}>"
+
+    def save(self, path) -> None:
+        """Write A, the kernel file and the report to `path`. No native code is stored; `load` compiles and checks."""
+        from sparsegen import store
+
+        store.save(self, path)
+
+    def __reduce__(self):
+        from sparsegen import store
+
+        return store.loads, (store.dumps(self),)
+
+    def close(self) -> None:
+        """Release packed arrays and handles; later calls are answered by scipy."""
+        with self._lock:
+            self.baseline = "scipy"
+            self._twin = self._adjoint_twin = None
+            self._serve(self._A, None)
+
+    def __enter__(self) -> Kernel:
+        return self
+
+    def __exit__(self, *details) -> None:
+        self.close()

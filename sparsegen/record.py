@@ -1,0 +1,70 @@
+"""Records of what ran: JSON lines, appended whole, resumed by key, headed by the environment they were made in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from sparsegen.paths import PACKAGE
+from sparsegen.targets import cpu
+
+PACKAGES = ("numpy", "scipy", "torch", "mkl", "numba", "cuda-bindings", "nvidia-cuda-nvrtc")
+
+
+def environment(seed: int) -> dict:
+    """Seed, commit, device and versions, as they stand beside every figure."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    compiler = cpu.compiler()
+    return {
+        "seed": seed,
+        "commit": commit(),
+        "device": cpu.device(),
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "compiler": compiler.version.splitlines()[0] if compiler else None,
+        "versions": versions,
+    }
+
+
+def commit() -> str | None:
+    """The commit of a checkout, with + when it was changed; None in an installed wheel."""
+    try:
+        ran = [
+            subprocess.run(["git", "-C", str(PACKAGE.parent), *arguments], capture_output=True, text=True, timeout=10)
+            for arguments in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return None if ran[0].returncode else ran[0].stdout.strip() + ("+" if ran[1].stdout.strip() else "")
+
+
+class Records:
+    """An append-only file of records, each with a "key". A line cut short by a kill is dropped on the next start."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.known: dict[str, dict] = {}
+        if self.path.exists():
+            raw = self.path.read_bytes()
+            whole = raw.rfind(b"\n") + 1
+            for line in raw[:whole].splitlines():
+                record = json.loads(line)
+                self.known[record["key"]] = record
+            if whole < len(raw):
+                os.truncate(self.path, whole)
+
+    def append(self, record: dict) -> None:
+        """Write one record with its "key" in a single write."""
+        line = json.dumps(record, default=str, allow_nan=False) + "\n"
+        with open(self.path, "ab") as file:
+            file.write(line.encode())
+        self.known[record["key"]] = record

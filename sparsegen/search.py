@@ -1,0 +1,334 @@
+"""The measured search: try candidates in a worker, then race the best of them against the baselines.
+
+Rounds are interleaved in random order. The winner among the candidates is chosen on the even rounds and scored on the
+odd ones, so that luck in being chosen does not flatter it. A null pair, the same kernel under two names, says what this
+run can tell apart: whatever differs by less is a tie, and a tie goes to the baseline.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen import bandwidth, baselines, checks, composite, evaluate, fence, ops, prelude
+from sparsegen.candidate import Candidate
+from sparsegen.fence import Died
+from sparsegen.problem import Problem
+from sparsegen.verdict import Level, Timing, Verdict
+
+logger = logging.getLogger("sparsegen")
+
+FINALISTS = 3
+CLOSE = 1.4  # times the best rough time: an arm farther behind does not race
+RACE_SHARE = 0.4  # of the budget, kept for the race
+LEAST_RACE = 0.25  # seconds
+FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
+LEAST_RESOLUTION = 0.02
+NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
+TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
+SINGLE_THREAD_WORK = 20_000  # multiply-adds below which two threads are not tried
+
+
+@dataclass
+class Tried:
+    """A candidate with what came of it; arms are its names in the worker, per thread count."""
+
+    candidate: Candidate
+    verdict: Verdict
+    rough_us: float | None = None
+    threads: int = 1
+    packed_bytes: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.candidate.label
+
+    def as_dict(self) -> dict:
+        measured = self.verdict.measured
+        return {
+            "label": self.label, "origin": self.candidate.origin, "level": self.verdict.level.name,
+            "fault": self.verdict.fault, "message": self.verdict.message, "worst": self.verdict.worst,
+            "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None, "threads": self.threads,
+        }  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """winner None: the baseline serves. speedup is over that baseline, the best; resolution what the race can tell."""
+
+    winner: Tried | None
+    baseline: str
+    timing: Timing | None
+    baselines: dict[str, dict]
+    tried: list[Tried]
+    resolution: float | None = None
+    speedup: float | None = None
+    rounds: int = 0
+    startup_ms: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def search(
+    problem: Problem,
+    A: sp.csr_array,
+    candidates: Iterator[Candidate],
+    seconds: float,
+    most: int | None,
+    seed: int,
+    modules: tuple[str, ...] = (),
+) -> Outcome:
+    """Race at most `most` of `candidates` against the baselines for `seconds`, starting the worker apart.
+
+    A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy.
+    """
+    outcome = Outcome(None, "scipy", None, {}, [])
+    try:
+        with fence.session(problem, A, modules) as session:
+            outcome.startup_ms = session.start() * 1e3
+            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome).run(candidates, most)
+    except Died as error:
+        outcome.notes.append(f"the worker could not be used: {error}")
+    except OSError as error:
+        outcome.notes.append(f"the worker could not be started: {error}")
+    return outcome
+
+
+class _Search:
+    def __init__(self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome):
+        self.problem, self.A, self.session = problem, A, session
+        self.deadline, self.seed, self.outcome = deadline, seed, outcome
+        self.finite = bool(np.isfinite(A.data).all())
+        self.references = checks.References(problem)
+        self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
+        self.seconds = 10 + problem.pattern.nnz * problem.k * evaluate.NS_PER_ENTRY / 1e9
+
+    def run(self, candidates: Iterator[Candidate], most: int | None) -> None:
+        started = time.monotonic()
+        slow = [name for name in baselines.names() if getattr(baselines.get(name), "SLOW_START", False)]
+        self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: (name != "scipy", name)))
+        race = max(LEAST_RACE, RACE_SHARE * (self.deadline - started))
+        with ThreadPoolExecutor(1) as compiler:
+            self._try_all(self._compiled(candidates, compiler, most), self.deadline - race)
+        self._prepare_baselines(slow)
+        self._race()
+
+    def _prepare_baselines(self, names: list[str]) -> None:
+        for name in names:
+            if baselines.get(name).available(self.problem) is not None and name != "scipy":
+                self.outcome.baselines[name] = {"refused": baselines.get(name).available(self.problem)}
+                continue
+            if name != "scipy" and time.monotonic() > self.deadline:
+                self.outcome.baselines[name] = {"refused": "the budget was used up"}
+                continue
+            try:
+                answer = self.session.ask("baseline", self.seconds + 60, name=name)
+            except Died as error:
+                answer = {"refused": f"{error.fault}: {error}"}
+                self._restore()
+            if "refused" not in answer and not self._right(0):
+                answer = {"refused": "its result misses the bound"}
+            self.outcome.baselines[name] = answer
+
+    def _compiled(self, candidates, pool: ThreadPoolExecutor, most: int | None):
+        """Candidates with their binaries (or verdicts), each compiled while the one before it runs."""
+        seen: set[str] = set()
+        waiting: list[tuple[Candidate, Future]] = []
+        for candidate in candidates:
+            if most is not None and len(seen) >= most:
+                break
+            if candidate.key in seen or (not self.finite and prelude.checks_finite(candidate)):
+                continue
+            seen.add(candidate.key)
+            waiting.append((candidate, pool.submit(self._compile, candidate)))
+            if len(waiting) > 1:
+                first, future = waiting.pop(0)
+                yield first, future.result()
+        for candidate, future in waiting:
+            yield candidate, future.result()
+
+    def _compile(self, candidate: Candidate) -> evaluate.Compiled | Verdict:
+        return evaluate.refuse(candidate, self.problem) or evaluate.compile(
+            candidate, self.problem, composite.literals(candidate, self.problem)
+        )
+
+    def _try_all(self, compiled, until: float) -> None:
+        for number, (candidate, made) in enumerate(compiled):
+            name = f"candidate {number}"
+            if isinstance(made, Verdict):
+                tried = Tried(candidate, made)
+            else:
+                verdict = evaluate.run(made, self.problem, self.session, self.references, name)
+                tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
+                if verdict.level >= Level.CORRECT:
+                    self._enter(name, tried)
+                elif verdict.fault in ("crash", "timeout", "memory"):
+                    self._restore()
+                else:
+                    self._ask_quietly("drop", names=[name])
+            self.outcome.tried.append(tried)
+            logger.info("%s: %s %s", tried.label, tried.verdict.level.name, tried.verdict.message or tried.rough_us)
+            if time.monotonic() > until:
+                break
+
+    def _enter(self, name: str, tried: Tried) -> None:
+        """Make a correct candidate an arm, with one thread and with all; keep the fastest few in the worker."""
+        work = self.problem.pattern.nnz * self.problem.k
+        for threads in sorted({1, self.problem.threads if work >= SINGLE_THREAD_WORK else 1}):
+            try:
+                arm = f"{name} {threads}"
+                answer = self.session.ask("arm", self.seconds, name=arm, bound=name, threads=threads)
+            except Died:
+                self._restore()
+                return
+            if tried.rough_us is None or answer["rough_ns"] / 1e3 < tried.rough_us:
+                tried.rough_us, tried.threads = answer["rough_ns"] / 1e3, threads
+            self.arms[arm] = (tried, threads)
+        ranked = sorted({id(each): each for each, _ in self.arms.values()}.values(), key=lambda each: each.rough_us or 0)
+        kept = {id(each) for each in ranked[:FINALISTS]}
+        dropped = [arm for arm, (each, _) in self.arms.items() if id(each) not in kept]
+        for arm in dropped:
+            del self.arms[arm]
+        gone = sorted({arm.rpartition(" ")[0] for arm in dropped})
+        self._ask_quietly("drop", names=[*dropped, *gone])
+
+    def _restore(self) -> None:
+        """After the worker died: baselines and correct candidates again, in a new one."""
+        try:
+            for name, entry in self.outcome.baselines.items():
+                if "refused" not in entry:
+                    self.session.ask("baseline", self.seconds + 60, name=name)
+            old, self.arms = self.arms, {}
+            for name in dict.fromkeys(arm.rpartition(" ")[0] for arm in old):
+                tried = next(each for arm, (each, _) in old.items() if arm.rpartition(" ")[0] == name)
+                made = self._compile(tried.candidate)
+                if isinstance(made, evaluate.Compiled):
+                    self.session.ask(
+                        "load", self.seconds + 20, name=name, text=evaluate.kernel_file.text(tried.candidate),
+                        path=str(made.path), label=name,
+                    )  # fmt: skip
+                    self._enter(name, tried)
+        except Died as error:
+            self.outcome.notes.append(f"the worker died again while it was set up anew: {error}")
+
+    def _ask_quietly(self, request: str, **details) -> None:
+        try:
+            self.session.ask(request, self.seconds, **details)
+        except Died:
+            self._restore()
+
+    def _right(self, which: int) -> bool:
+        """Whether the worker's output is A x for timed input `which`."""
+        x = checks.timed_inputs(self.problem)[which]
+        return checks.worst(self.session.output, *checks.reference(self.problem, self.A, x)) <= 1
+
+    # ---- the race
+
+    def _race(self) -> None:
+        usable = {name: entry for name, entry in self.outcome.baselines.items() if "refused" not in entry}
+        best = min((entry["rough_ns"] for entry in usable.values()), default=0.0)
+        close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best or name == "scipy"]
+        if not self.arms:
+            self._baselines_alone(usable)
+            return
+        arms = sorted(self.arms, key=lambda arm: self.arms[arm][0].rough_us or 0)
+        arms = [arm for arm in arms if (self.arms[arm][0].rough_us or 0) < CLOSE * (self.arms[arms[0]][0].rough_us or 1)]
+        fastest = next(arm for arm in arms if self.arms[arm][1] == self.arms[arm][0].threads)
+        tried, threads = self.arms[fastest]
+        try:
+            self.session.ask("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
+            for tried, _ in self.arms.values():
+                other = [arm for arm in arms if self.arms[arm][0] is tried]
+                arms = [arm for arm in arms if arm not in other or self.arms[arm][1] == tried.threads]
+            rounds, changed = self._rounds([*arms, "null", *close], (fastest, "null"))
+            self._judge(rounds, arms, close, fastest, changed)
+        except Died as error:
+            self.outcome.notes.append(f"the worker died in the race: {error}")
+            self._baselines_alone(usable)
+
+    def _baselines_alone(self, usable: dict) -> None:
+        """No candidate to race: another baseline replaces scipy only where it was much faster at first sight."""
+        for name, entry in usable.items():
+            entry["measured_us"] = entry["rough_ns"] / 1e3
+        scipy_ns = usable.get("scipy", {}).get("rough_ns", float("inf"))
+        name = min(usable, key=lambda each: usable[each]["rough_ns"], default="scipy")
+        self.outcome.baseline = name if usable and usable[name]["rough_ns"] < 0.8 * scipy_ns else "scipy"
+
+    def _rounds(self, arms: list[str], pair: tuple[str, str]) -> tuple[list[dict], set[str]]:
+        """Rounds until the null pair is known to half its limit, or the budget ends; never fewer than FEWEST_ROUNDS."""
+        rounds: list[dict] = []
+        changed: set[str] = set()
+        while len(rounds) < MOST_ROUNDS:
+            left = self.deadline - time.monotonic()
+            if len(rounds) >= FEWEST_ROUNDS and left < 0:
+                break
+            count = FEWEST_ROUNDS if not rounds or left > 0 else FEWEST_ROUNDS - len(rounds)
+            answer = self.session.ask(
+                "rounds", self.seconds * len(arms) + 30, arms=arms, count=count,
+                most_seconds=max(left, LEAST_RACE), seed=self.seed + len(rounds),
+            )  # fmt: skip
+            rounds += answer["rounds"]
+            changed |= set(answer["changed"])
+            ratios = np.array([each[pair[1]] / each[pair[0]] for each in rounds])
+            error = 1.25 * ratios.std() / np.sqrt(len(ratios))  # of a median
+            if len(rounds) >= 3 * FEWEST_ROUNDS and error < LEAST_RESOLUTION / 4:
+                break
+        return rounds, changed
+
+    def _judge(self, rounds: list[dict], arms: list[str], names: list[str], fastest: str, changed: set[str]) -> None:
+        outcome, clean = self.outcome, rounds
+        if self.problem.threads > 1:
+            clean = [each for each in rounds if abs(each["null"] / each[fastest] - 1) <= NULL_LIMIT]
+            if len(clean) < 4:
+                outcome.notes.append(f"a noisy machine: {len(rounds) - len(clean)} of {len(rounds)} null pairs over 10 % apart")
+                clean = rounds
+        choosing, scoring = clean[::2], clean[1::2] or clean
+        null = np.median([each["null"] / each[fastest] for each in clean])
+        outcome.resolution = float(max(LEAST_RESOLUTION, abs(null - 1)))
+        outcome.rounds = len(clean)
+        for name in names:
+            outcome.baselines[name]["measured_us"] = Timing.of([each[name] for each in scoring]).median_us
+        for name, entry in outcome.baselines.items():
+            if "refused" not in entry and "measured_us" not in entry:
+                entry["measured_us"] = entry["rough_ns"] / 1e3
+        serving = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
+        if np.median([each["scipy"] / each[serving] for each in scoring]) <= 1 + outcome.resolution:
+            serving = "scipy"
+        best = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
+        outcome.baseline = serving
+        for arm in sorted(arms, key=lambda arm: np.median([each[arm] for each in choosing])):
+            tried, threads = self.arms[arm]
+            timing = Timing.of([each[arm] for each in scoring], self.problem.device)
+            if fault := self._distrust(arm, tried, timing, changed):
+                tried.verdict = replace(tried.verdict, level=Level.RAN, fault=fault[0], message=fault[1])
+                continue
+            tried.threads = threads
+            tried.verdict = replace(tried.verdict, level=Level.TIMED, measured=timing)
+            ratio = float(np.median([each[best] / each[arm] for each in scoring]))
+            if outcome.timing is None:
+                outcome.timing, outcome.speedup = timing, ratio
+                if ratio > 1 + outcome.resolution:
+                    outcome.winner = tried
+
+    def _distrust(self, arm: str, tried: Tried, timing: Timing, changed: set[str]) -> tuple[str, str] | None:
+        """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
+        if arm in changed:
+            return "wrong", "equal inputs gave different results while it was timed"
+        for which in (0, 1):
+            answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)
+            if not answer["intact"] or not self._right(which):
+                return "wrong", "the result after timing is not the product"
+        moved = tried.packed_bytes + ops.get(self.problem.op).operand_bytes(self.problem)
+        for again in (False, True):
+            bandwidth.levels(self.problem.threads, again)
+            limit = moved / bandwidth.level_of(moved, self.problem.threads).bytes_per_s * 1e6
+            if timing.median_us >= TOO_FAST * limit:
+                break
+        else:
+            return "too fast", f"{timing.median_us:.3g} us is under the {limit:.3g} us that its bytes take to read"
+        return None

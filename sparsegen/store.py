@@ -1,0 +1,157 @@
+"""Kernels and artifacts as files: A, the kernel file and the report, in numpy's archive format without pickles.
+
+A saved kernel holds source, never a shared object: `load` screens, compiles and checks it as if it were new. Loading
+one from a stranger means running their arithmetic behind our screen, on arrays this process packs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen import baselines, candidate
+from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.problem import Facts, Pattern, Problem
+
+VERSION = 1
+
+
+def save(thing, path) -> None:
+    """Write a Kernel or an Artifact; an existing file is replaced whole or not at all."""
+    path = Path(path)
+    blob = dumps(thing)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(blob)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise SparsegenValueError(f"cannot write {path}: {error.strerror}; expected a writable folder") from None
+
+
+def load(path):
+    """A Kernel or an Artifact from a file, screened, compiled and checked. Raises SparsegenValueError."""
+    try:
+        blob = Path(path).read_bytes()
+    except OSError as error:
+        raise SparsegenValueError(f"cannot read {path}: {error.strerror}; expected a file written by save()") from None
+    return loads(blob, str(path))
+
+
+def dumps(thing) -> bytes:
+    """The bytes of a Kernel or an Artifact."""
+    problem: Problem = thing.problem
+    about = {
+        "version": VERSION,
+        "kind": "artifact" if hasattr(thing, "image") else "kernel",
+        "kernel": thing.source,
+        "name": thing.candidate.name if thing.candidate else "",
+        "origin": thing.candidate.origin if thing.candidate else "",
+        "baseline": getattr(thing, "baseline", ""),
+        "threads": getattr(thing, "_threads", 1),
+        "arch": getattr(thing, "arch", None),
+        "report": thing.report().as_dict(),
+        "options": {name: _plain(value) for name, value in getattr(thing, "options", {}).items()},
+        "problem": {
+            "op": problem.op, "facts": asdict(problem.facts), "dtype": problem.dtype.str, "k": problem.k,
+            "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
+            "deterministic": problem.deterministic, "target": problem.target, "device": problem.device,
+        },
+        "shape": problem.pattern.shape,
+    }  # fmt: skip
+    A = thing._A
+    arrays = {"data": A.data, "indices": A.indices, "indptr": A.indptr}
+    if hasattr(thing, "image"):
+        arrays["image"] = np.frombuffer(thing.image, np.uint8)
+    out = io.BytesIO()
+    np.savez(out, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+    return out.getvalue()
+
+
+def loads(blob: bytes, name: str = "the saved kernel"):
+    """What `dumps` wrote. Raises SparsegenValueError for anything else."""
+    try:
+        with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+            about = json.loads(file["about"].tobytes())
+            arrays = {each: file[each] for each in file.files if each != "about"}
+        return _rebuilt(about, arrays, name)
+    except SparsegenError:
+        raise
+    except Exception as error:  # whatever bytes that are damaged, or made up, lead to
+        kind = type(error).__name__
+        raise SparsegenValueError(f"{name} is no saved kernel ({kind}: {error}); expected what save() wrote") from error
+
+
+def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
+    from sparsegen import composite, values
+    from sparsegen.artifact import Artifact
+    from sparsegen.kernel import Kernel
+    from sparsegen.targets import cpu
+
+    if about["version"] != VERSION:
+        raise SparsegenValueError(f"{name} has version {about['version']}; expected {VERSION}: save it again")
+    A = _canonical(arrays, tuple(int(size) for size in about["shape"]))
+    spec = {**about["problem"], "facts": Facts(**about["problem"]["facts"])}
+    spec["dtype"] = np.dtype(spec["dtype"])
+    problem = Problem(pattern=Pattern.of(A), **spec)
+    options = {each: _rich(value) for each, value in about["options"].items()}
+    if broken := problem.facts.broken_by(A.data):
+        raise SparsegenValueError(f"{name} declares {' and '.join(broken)}, which its values are not")
+    chosen, baseline, notes = None, about["baseline"], []
+    if about["kernel"]:
+        chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
+    if chosen is not None and about["kind"] == "artifact":
+        return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
+    if chosen is not None and (reason := cpu.available()):
+        notes.append(f"scipy serves: {reason}")
+        chosen, baseline = None, "scipy"
+    if chosen is not None:
+        reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
+        if reason:
+            raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
+    if chosen is None and (reason := baselines.get(baseline).available(problem)):
+        notes.append(f"scipy serves: {reason}")
+        baseline = "scipy"
+    if problem.target == "cpu" and problem.device != cpu.device():
+        notes.append(f"measured on {problem.device}; not measured here")
+    try:
+        kernel = Kernel(A, problem, chosen, baseline, about["report"], int(about["threads"]), options)
+    except cpu.CompileFailure as error:
+        raise SparsegenValueError(f"{name} does not compile here: {error}; compile its matrix again") from None
+    if about["kernel"] and chosen is None:
+        kernel._report = kernel._report.unmeasured(None, baseline)
+    kernel._report = kernel._report.noted(notes)
+    return kernel
+
+
+def _canonical(arrays: dict, shape: tuple[int, ...]) -> sp.csr_array:
+    from sparsegen import inputs
+
+    A = sp.csr_array(shape, dtype=arrays["data"].dtype)
+    A.data, A.indices, A.indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+    return inputs.as_csr(A)
+
+
+def _plain(value):
+    return {"facts": asdict(value)} if isinstance(value, Facts) else str(np.dtype(value)) if _is_dtype(value) else value
+
+
+def _is_dtype(value) -> bool:
+    return isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+
+
+def _rich(value):
+    return Facts(**value["facts"]) if isinstance(value, dict) else value

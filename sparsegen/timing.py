@@ -1,0 +1,72 @@
+"""The one definition of time: interleaved bursts of calls, in random order, after warm-up calls that are not timed.
+
+Per-call times of one round belong together: ratios are taken within rounds, and their median is the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+WARM_UP_NS = 2_000_000  # how long an arm runs untimed after another has had the caches, up to five calls
+MOST_WARM_UP = 5
+BURST_NS = 1_000_000
+
+
+def rough(call: Callable[[], object], least: int = 3, most_ns: int = 1_500_000) -> float:
+    """The shortest of a few single calls, ns, after one that is not counted."""
+    call()
+    best, stop = float("inf"), time.perf_counter_ns() + most_ns
+    for turn in range(50):
+        begun = time.perf_counter_ns()
+        call()
+        ended = time.perf_counter_ns()
+        best = min(best, ended - begun)
+        if turn + 1 >= least and ended > stop:
+            break
+    return best
+
+
+def interleaved(
+    arms: Mapping[str, Callable[[], object]],
+    threads: int,
+    count: int,
+    seed: int,
+    most_seconds: float = float("inf"),
+    burst_ns: int = BURST_NS,
+    prepare: Callable[[int], None] | None = None,
+    finished: Callable[[str, int, object], None] | None = None,
+) -> list[dict[str, float]]:
+    """Rounds of bursts: for each round the time of one call of every arm, ns.
+
+    Thread CPU time when one thread is allowed, else wall time. prepare(which) sets up input 0 or 1 before a burst;
+    finished(arm, which, result) sees what the last call of it returned. Stops after `count` rounds or most_seconds.
+    """
+    clock = time.thread_time_ns if threads == 1 else time.perf_counter_ns
+    rng = np.random.default_rng(seed)
+    cost = {arm: rough(call, 2) for arm, call in arms.items()}
+    names, measured = list(arms), []
+    stop = time.perf_counter() + most_seconds
+    for _ in range(count):
+        taken = {}
+        for index in rng.permutation(len(names)):
+            arm, which = names[index], int(rng.integers(2))
+            call = arms[arm]
+            if prepare:
+                prepare(which)
+            for _ in range(int(np.clip(WARM_UP_NS // max(cost[arm], 1), 1, MOST_WARM_UP))):
+                call()
+            calls = range(max(1, int(burst_ns / max(cost[arm], 1))))
+            result = None
+            begun = clock()
+            for _ in calls:
+                result = call()
+            taken[arm] = (clock() - begun) / len(calls)
+            if finished:
+                finished(arm, which, result)
+        measured.append(taken)
+        if time.perf_counter() > stop:
+            break
+    return measured

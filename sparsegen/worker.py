@@ -1,0 +1,266 @@
+"""The worker's side of the fence: a template process that forks a child per search, and what the child does.
+
+The child holds the problem, binds candidates, runs them on inputs it draws itself and times them beside the baselines.
+It never has the reference. Its parent reads the answers as untrusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsegen import baselines, candidate, checks, composite, ops, timing, values
+from sparsegen.arena import Arena
+from sparsegen.problem import Pattern, Problem
+from sparsegen.targets import cpu
+
+SLOW_IMPORTS = ("numba",)
+SPARE_MEMORY = 3 << 30  # bytes a child may add to what the matrix explains
+
+
+def main(descriptor: int) -> None:
+    """The template process: answer "open" by forking, watch the child, say how it ended."""
+    connected = socket.socket(fileno=descriptor)
+    pipe = Connection(os.dup(descriptor))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a search ends
+    while True:
+        try:
+            request, opening = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        if request != "open":
+            continue
+        _, files, _, _ = socket.recv_fds(connected, 1, 1)
+        for module in (*opening["modules"], *SLOW_IMPORTS):  # once, rather than in every child
+            with contextlib.suppress(Exception):
+                __import__(module)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                _serve(pipe, opening, files[0])
+                status = 0
+            except MemoryError as error:
+                pipe.send_bytes(json.dumps({"memory": f"out of the memory allowed: {error}"}).encode())
+            except EOFError:
+                pass
+            finally:
+                os._exit(status)
+        os.close(files[0])
+        ended = _watch(child, connected)
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(json.dumps({"ended": ended}).encode())
+
+
+def _watch(child: int, connected: socket.socket) -> int:
+    """Wait for the child; end it if the parent is gone. Returns its exit status, or minus the signal that ended it."""
+    poll = select.poll()
+    poll.register(connected, 0)  # hang-up alone
+    descriptor = None
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(child)
+            poll.register(descriptor, select.POLLIN)
+    while True:
+        hung_up = any(fd == connected.fileno() for fd, _ in poll.poll(None if descriptor is not None else 10))
+        if hung_up:
+            os.kill(child, signal.SIGKILL)
+        pid, status = os.waitpid(child, 0 if hung_up or descriptor is not None else os.WNOHANG)
+        if pid:
+            if descriptor is not None:
+                os.close(descriptor)
+            return os.waitstatus_to_exitcode(status)
+
+
+def _serve(pipe: Connection, opening: dict, file: int) -> None:
+    child = _Child(opening, file)
+    pipe.send_bytes(json.dumps({"pid": os.getpid()}).encode())
+    while True:
+        request, details = pickle.loads(pipe.recv_bytes())
+        if request == "close":
+            return
+        pipe.send_bytes(json.dumps(getattr(child, request)(**details)).encode())
+
+
+class _Bound:
+    """A candidate in this process: arrays between guards, ready to run with any number of threads."""
+
+    def __init__(self, problem: Problem, file_text: str, name: str, path: str, packs: list):
+        self.candidate = candidate.parse(file_text, name=name)
+        self.problem, self.packs = problem, packs
+        self.library = cpu.load(path)
+        dtype = values.stored_dtype(self.candidate.encoding, problem.dtype)
+        slots = [1 if self.candidate.encoding == "constant" else packed.slots for packed in packs]
+        self.arenas = [
+            Arena({**packed.arrays, "data": np.zeros(count, dtype)}) for packed, count in zip(packs, slots, strict=True)
+        ]
+        self.plans: dict[int, object] = {}
+
+    def set_values(self, data: np.ndarray) -> None:
+        for arena, packed in zip(self.arenas, self.packs, strict=True):
+            arena.arrays["data"][...] = values.encode(self.candidate.encoding, data, packed, self.problem.dtype)
+
+    def plan(self, threads: int):
+        if threads not in self.plans:
+            arrays = [arena.arrays for arena in self.arenas]
+            self.plans[threads] = cpu.bind(self.library, self.candidate, self.problem, self.packs, arrays, threads)
+        return self.plans[threads]
+
+    def checksum(self) -> list[int]:
+        return [_mark(array) for arena in self.arenas for array in arena.arrays.values()]
+
+
+class _Child:
+    """Requests are methods; answers are JSON."""
+
+    def __init__(self, opening: dict, file: int):
+        spec = opening["problem"]
+        arrays = [_read(file, start, dtype, size) for start, dtype, size in opening["arrays"]]
+        self.A = sp.csr_array((arrays[2], arrays[1], arrays[0]), shape=spec["shape"])
+        dtype = np.dtype(spec.pop("dtype"))
+        shape = tuple(spec.pop("shape"))
+        self.problem = Problem(pattern=Pattern(shape, arrays[0], arrays[1]), dtype=dtype, **spec)
+        output_shape = ops.get(self.problem.op).shapes(self.problem)[1]
+        count = int(np.prod(output_shape))
+        self.output = np.frombuffer(mmap.mmap(file, max(count * dtype.itemsize, 1)), dtype, count)
+        self.bound: dict[str, _Bound] = {}
+        self.arms: dict[str, Callable[[], object]] = {}
+        self.packs: dict[tuple, list] = {}
+        _limit(self.A, self.output)
+        self.inputs = checks.timed_inputs(self.problem)
+        order = "C" if self.problem.op == "spmv" or self.problem.layout_c == "row" else "F"
+        operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)})
+        self.operands = operands
+        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self._order("b"))
+        self.y = operands.arrays["y"].reshape(output_shape, order=order)
+
+    def _order(self, operand: str) -> str:
+        return "C" if self.problem.op == "spmv" or getattr(self.problem, f"layout_{operand}") == "row" else "F"
+
+    def load(self, name: str, text: str, path: str, label: str) -> dict:
+        """Pack A for a candidate and bind it under `name`."""
+        parsed = candidate.parse(text, name=label)
+        key = tuple((part.select, part.format, tuple(parsed.format_params(part).items())) for part in parsed.parts)
+        started = time.perf_counter_ns()
+        if key not in self.packs:
+            self.packs = {key: composite.pack(parsed, self.problem)}  # one at a time: memory
+        self.bound[name] = _Bound(self.problem, text, label, path, self.packs[key])
+        size = sum(array.nbytes for arena in self.bound[name].arenas for array in arena.arrays.values())
+        return {"pack_ms": (time.perf_counter_ns() - started) / 1e6, "packed_bytes": size}
+
+    def check(self, name: str, check: checks.Check, threads: int) -> dict:
+        """Run a candidate on the inputs of a check; y goes to the output."""
+        bound = self.bound[name]
+        data, x, y0 = checks.inputs(self.problem, check)
+        bound.set_values(data)
+        self.x[...], self.y[...] = x, y0
+        before = bound.checksum()
+        status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta)
+        intact = self.operands.intact() and all(arena.intact() for arena in bound.arenas)
+        unchanged = before == bound.checksum() and np.array_equal(self.x, x, equal_nan=True)
+        self.output[...] = self.y.ravel(order="K")
+        return {"status": status, "intact": bool(intact), "unchanged": bool(unchanged)}
+
+    def arm(self, name: str, bound: str, threads: int) -> dict:
+        """Make a candidate with A's own values an arm; answers with a first rough time."""
+        self.bound[bound].set_values(self.A.data)
+        run, x, y = self.bound[bound].plan(threads).run, self.x, self.y
+        self.arms[name] = lambda: run(x, y, 1.0, 0.0)
+        self.x[...] = self.inputs[0]
+        return {"rough_ns": timing.rough(self.arms[name])}
+
+    def baseline(self, name: str) -> dict:
+        """Prepare a baseline as an arm; y of its first call goes to the output."""
+        module = baselines.get(name)
+        if reason := module.available(self.problem):
+            return {"refused": reason}
+        started = time.perf_counter_ns()
+        call, x, y = module.prepare(self.A, self.problem), self.x, self.y
+        prepared = (time.perf_counter_ns() - started) / 1e6
+        self.arms[name] = lambda: call(x, y)
+        self.x[...] = self.inputs[0]
+        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self._order("c"))
+        return {"prepare_ms": prepared, "rough_ns": timing.rough(self.arms[name])}
+
+    def drop(self, names: list[str]) -> dict:
+        """Forget arms and candidates."""
+        for name in names:
+            self.arms.pop(name, None)
+            self.bound.pop(name, None)
+        return {}
+
+    def fetch(self, arm: str, which: int) -> dict:
+        """One call of an arm on one of the timed inputs; y goes to the output."""
+        self.x[...] = self.inputs[which]
+        self.y[...] = np.nan
+        result = self.arms[arm]()
+        self.output[...] = self._result(result).ravel(order=self._order("c"))
+        return {"intact": bool(self.operands.intact())}
+
+    def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
+        """Interleaved bursts (timing.py). Inputs change between bursts, and every result must equal what the arm gave
+        for that input before: `changed` names the arms where it did not."""
+        first: dict[tuple[str, int], int] = {}
+        changed = set()
+
+        def prepare(which: int) -> None:
+            self.x[...] = self.inputs[which]
+
+        def finished(arm: str, which: int, result: object) -> None:
+            mark = _mark(self._result(result).ravel(order="K"))
+            if first.setdefault((arm, which), mark) != mark:
+                changed.add(arm)
+
+        chosen = {arm: self.arms[arm] for arm in arms}
+        measured = timing.interleaved(
+            chosen, self.problem.threads, count, seed, most_seconds, prepare=prepare, finished=finished
+        )
+        return {"rounds": measured, "changed": sorted(changed)}
+
+    def _result(self, returned) -> np.ndarray:
+        """y of a call: a library may return an array of its own, a plan returns its status."""
+        return returned if isinstance(returned, np.ndarray) else self.y
+
+
+def _mark(array: np.ndarray) -> int:
+    """The sum of the words of an array: changes with it, at the speed of reading it."""
+    raw = array.reshape(-1).view(np.uint8)
+    whole = len(raw) // 8 * 8
+    return int(raw[:whole].view(np.uint64).sum(dtype=np.uint64)) + int(raw[whole:].sum(dtype=np.uint64))
+
+
+def _read(file: int, start: int, dtype: str, size: int) -> np.ndarray:
+    array = np.empty(size, dtype)
+    view = memoryview(array).cast("B") if size else memoryview(b"")
+    while len(view):
+        got = os.preadv(file, [view[: 1 << 30]], start)
+        if not got:
+            raise EOFError("the matrix file is too short")
+        view, start = view[got:], start + got
+    return array
+
+
+def _limit(A: sp.csr_array, output: np.ndarray) -> None:
+    """Fence this process: address space, no core files, no new processes' worth of files."""
+    matrix = A.data.nbytes + A.indices.nbytes + A.indptr.nbytes + 4 * output.nbytes
+    if sys.platform.startswith("linux"):
+        with open("/proc/self/statm") as file:
+            now = int(file.read().split()[0]) * mmap.PAGESIZE
+        most = now + SPARE_MEMORY + 12 * matrix
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
