@@ -150,16 +150,28 @@ INLINE ACC total(vector a) {
 #define VALUES_AT(p) load(data + (p))
 #endif
 #define ANY(mask) (total((mask) ? splat(1) : splat(0)) > 0)
+
+/* Vectors of sums are checked together: each leaves a NaN in `doubt`, a vector of zeros at first, where it is not
+   finite, and REPORT(doubt) reads it once, at the kernel's end. */
 #if CHECK_FINITE
-#define CHECKED_LANES(sum) do { if (ANY((sum) - (sum) != splat(0))) *status = 1; } while (0)
+#define CHECKED_LANES(sum, doubt) (doubt) += (sum) - (sum)
+#define REPORT(doubt) do { if (ANY((doubt) != splat(0))) *status = 1; } while (0)
 #else
-#define CHECKED_LANES(sum) do { } while (0)
+#define CHECKED_LANES(sum, doubt) do { } while (0)
+#define REPORT(doubt) do { } while (0)
 #endif
 /* STORE for WIDTH consecutive rows from `row`. */
-#define STORE_LANES(y, row, sum) do { \
+#define STORE_LANES(y, row, sum, doubt) do { \
     const vector sum_ = SCALED(sum); \
-    CHECKED_LANES(sum_); \
+    CHECKED_LANES(sum_, doubt); \
     store((y) + (row), beta == ACC(0) ? alpha * sum_ : alpha * sum_ + beta * load((y) + (row))); \
+} while (0)
+/* STORE for the first `count` lanes; `row` is an expression of the lane l. */
+#define STORE_EACH(y, row, sum, count, doubt) do { \
+    const vector sum_ = SCALED(sum), scaled_ = alpha * sum_; \
+    CHECKED_LANES(sum_, doubt); \
+    for (int64_t l = 0; l < WIDTH; ++l) \
+        if (l < (count)) (y)[row] = VALUE(beta == ACC(0) ? scaled_[l] : scaled_[l] + beta * ACC((y)[row])); \
 } while (0)
 /* Up to WIDTH columns of B from `column` in one row, in either layout: those below k. */
 #define ROW_OF_B(row, column) \
@@ -168,7 +180,7 @@ INLINE ACC total(vector a) {
     (B_BY_ROW ? load_first(B + (row) * ldb + (column), k - (column)) \
               : gather_every(B + (column) * ldb + (row), ldb, k - (column)))
 /* STORE_C for up to WIDTH columns of C from `column` in one row: those below k. */
-#define STORE_ROW(row, column, sum) do { \
-    if (C_BY_ROW && (column) + WIDTH <= k) STORE_LANES(C, (row) * ldc + (column), sum); \
-    else for (int64_t l_ = 0; l_ < WIDTH && (column) + l_ < k; ++l_) STORE_C(row, (column) + l_, (sum)[l_]); \
+#define STORE_ROW(row, column, sum, doubt) do { \
+    if (C_BY_ROW && (column) + WIDTH <= k) STORE_LANES(C, (row) * ldc + (column), sum, doubt); \
+    else STORE_EACH(C, C_INDEX(row, (column) + l), sum, k - (column), doubt); \
 } while (0)

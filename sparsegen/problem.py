@@ -60,8 +60,11 @@ class Pattern:
         """Offsets (column minus row) of the non-empty diagonals, ascending, and the entries of each."""
         if self.nnz == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
+        if self.m + self.n > 8 * self.nnz:  # a counter for every diagonal would be larger than A
+            offsets = self.indices - np.repeat(np.arange(self.m, dtype=np.int64), self.lengths)
+            return np.unique(offsets, return_counts=True)
         counts = np.zeros(self.m + self.n - 1, np.int64)
-        step = 1 << 20  # rows at a time: the offsets of all entries at once would double the memory
+        step = max((1 << 18) * self.m // self.nnz, 1)  # rows at a time: all offsets at once would double the memory
         for row in range(0, self.m, step):
             stop = min(row + step, self.m)
             span = slice(int(self.indptr[row]), int(self.indptr[stop]))

@@ -12,6 +12,7 @@ TILE = [1, 2, 3, 4]
 values = ["full", "f32"]
 */
 extern "C" void spmm(SIZES, BSR_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t block_row = begin; block_row < end; ++block_row)
         for (int64_t column = 0; column < k; column += TILE * WIDTH) {
             vector sums[R * TILE] = {};
@@ -29,6 +30,7 @@ extern "C" void spmm(SIZES, BSR_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int6
             }
 #pragma GCC unroll 16
             for (int64_t i = 0; i < R * TILE; ++i)
-                STORE_ROW(block_row * R + i / TILE, column + i % TILE * WIDTH, sums[i]);
+                STORE_ROW(block_row * R + i / TILE, column + i % TILE * WIDTH, sums[i], doubt);
         }
+    REPORT(doubt);
 }

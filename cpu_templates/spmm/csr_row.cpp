@@ -12,6 +12,7 @@ NARROW = [0, 4]
 values = ["full", "f32", "constant"]
 */
 extern "C" void spmm(SIZES, CSR_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t row = begin; row < end; ++row)
         for (int64_t column = 0; column < k; column += TILE * WIDTH) {
             const OFFSET past = indptr[row + 1];
@@ -39,7 +40,8 @@ extern "C" void spmm(SIZES, CSR_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int6
 #pragma GCC unroll 8
             for (int64_t t = 0; t < TILE; ++t) {
                 for (int64_t w = 1; w < WAYS; ++w) sums[t] += sums[w * TILE + t];
-                STORE_ROW(row, column + t * WIDTH, sums[t]);
+                STORE_ROW(row, column + t * WIDTH, sums[t], doubt);
             }
         }
+    REPORT(doubt);
 }

@@ -13,6 +13,7 @@ COLUMNS = [1, 2, 4]
 values = ["full", "f32", "constant"]
 */
 extern "C" void spmm(SIZES, SELL_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t column = 0; column < k; column += COLUMNS)
         for (int64_t slice = begin; slice < end; ++slice)
             for (int64_t part = 0; part < SLICE; part += WIDTH) {
@@ -36,20 +37,15 @@ extern "C" void spmm(SIZES, SELL_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int
                         sums[c] = length > step ? more : sums[c];
                     }
                 }
-                for (int64_t c = 0; c < COLUMNS && column + c < k; ++c) {
-#if SIGMA == 1 && !C_BY_ROW
-                    if (lane + WIDTH <= m) {
-                        STORE_LANES(C, (column + c) * ldc + lane, sums[c]);
-                        continue;
-                    }
-#endif
-                    for (int64_t l = 0; l < WIDTH && lane + l < m; ++l) {
+                for (int64_t c = 0; c < COLUMNS && column + c < k; ++c)
 #if SIGMA == 1
-                        STORE_C(lane + l, column + c, sums[c][l]);
+                    if (!C_BY_ROW && lane + WIDTH <= m)
+                        STORE_LANES(C, (column + c) * ldc + lane, sums[c], doubt);
+                    else
+                        STORE_EACH(C, C_INDEX(lane + l, column + c), sums[c], m - lane, doubt);
 #else
-                        STORE_C(int64_t(rows[lane + l]), column + c, sums[c][l]);
+                    STORE_EACH(C, C_INDEX(int64_t(rows[lane + l]), column + c), sums[c], m - lane, doubt);
 #endif
-                    }
-                }
             }
+    REPORT(doubt);
 }
