@@ -323,6 +323,8 @@ class _Search:
             answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)
             if not answer["intact"] or not self._right(which):
                 return "wrong", "the result after timing is not the product"
+        if self.problem.target != "cpu":
+            return None
         moved = tried.packed_bytes + ops.get(self.problem.op).operand_bytes(self.problem)
         for again in (False, True):
             bandwidth.levels(self.problem.threads, again)

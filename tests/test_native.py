@@ -22,7 +22,7 @@ def bound(A: sp.csr_array, threads: int, op: str = "spmv", name: str = "csr_scal
     problem = Problem(op, Pattern.of(A), dtype=A.dtype, threads=threads, **details)
     chosen = next(instances(templates.get(name, op)))
     packs = composite.pack(chosen, problem)
-    library = cpu.load(cpu.compile(cpu.unit(chosen, problem, packs)))
+    library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
     arenas = [Arena({**each.arrays, "data": values.encode("full", A.data, each, A.dtype)}) for each in packs]
     plan = cpu.bind(library, chosen, problem, packs, [each.arrays for each in arenas], threads)
     return plan, arenas  # the caller keeps the arrays alive

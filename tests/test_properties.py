@@ -63,7 +63,7 @@ def test_any_candidate_on_any_matrix(A, data):
     if values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem):
         return
     packs = composite.pack(chosen, problem)
-    library = cpu.load(cpu.compile(cpu.unit(chosen, problem, packs)))
+    library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
     arenas = [Arena({**each.arrays, "data": values.encode(chosen.encoding, A.data, each, dtype)}) for each in packs]
     plan = cpu.bind(library, chosen, problem, packs, [each.arrays for each in arenas], problem.threads)
     rng, op = np.random.default_rng(23), ops.get(chosen.op)

@@ -300,7 +300,7 @@ def test_good_kernels_compile_and_compute(path, tmp_path, monkeypatch):
         if values.feasible(one.encoding, problem) or composite.feasible(one, problem):
             continue
         packs = composite.pack(one, problem)
-        library = cpu.load(cpu.compile(cpu.unit(one, problem, packs)))
+        library = cpu.load(cpu.build(cpu.unit(one, problem, packs)))
         arenas = [
             Arena({**pack.arrays, "data": values.encode(one.encoding, A.data, pack, problem.dtype)}) for pack in packs
         ]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import cache, formats, ops, prelude
+from sparsegen import cache, formats, ops, prelude, screen_cpp
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.formats import Packed
@@ -34,6 +34,8 @@ try:
 except ImportError:  # installed on a machine without a compiler
     _native = None  # type: ignore[assignment]
 
+LANGUAGE = "cpp"
+COPIES = False  # bind leaves the arrays where they are
 COMPILE_SECONDS = 20.0
 COMPILE_MEMORY = 2 << 30  # bytes of address space
 PIECES = 4  # of work per thread, so that one that is held up can be helped
@@ -135,13 +137,18 @@ def device() -> str:
     return f"{machine().model} {machine().isa} {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
 
 
+def screen(candidate: Candidate) -> str | None:
+    """One sentence why the source must not be compiled and run in a process of ours, or None."""
+    return screen_cpp.check(candidate)
+
+
 def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:
     """The translation unit of a candidate for this machine."""
     lanes = machine().vector_bytes // problem.dtype.itemsize
     return prelude.assemble(candidate, problem, packs, {"LANES": str(lanes)})
 
 
-def compile(text: str) -> Path:
+def build(text: str) -> Path:
     """The shared object of a translation unit, from the cache or compiled into it.
 
     Raises CompileFailure with the compiler's words, or when it takes over 20 s or 2 GiB.
