@@ -122,7 +122,7 @@ class Binding:
         """One product with A's own values against the reference."""
         op, pattern = ops.get(problem.op), problem.pattern
         x = op.make(problem, np.random.default_rng(CERTIFICATE_SEED))
-        y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order="C" if problem.layout_c == "row" else "F")
+        y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order=problem.order_c)
         status = plan.run(x, y, 1.0, 0.0)
         if status == 1 and self.checks_finite:
             return  # every such call is computed again

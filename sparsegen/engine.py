@@ -75,7 +75,8 @@ def compile(
     started = time.monotonic()
     options = dict(
         op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
-        max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache, seed=seed,
+        max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache,
+        seed=seed,
     )  # fmt: skip
     _validate(options)
     target = _target(target, arch)
@@ -197,7 +198,8 @@ def _target(target: str, arch: str | None) -> str:
         return "cuda" if cuda.available() is None else "cpu"
     if target == "cuda" and (reason := cuda.available()):
         raise SparsegenValueError(
-            f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, or target = 'cpu'"
+            f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, "
+            "or target = 'cpu'"
         )
     return target
 
@@ -226,8 +228,8 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
     device = targets.get(target).device() if here else ""
     problem = Problem(
         op=options["op"], pattern=Pattern.of(matrix), facts=facts, dtype=working, k=int(options["k"] or 1),
-        threads=int(options["threads"] or allowed_threads()) if target == "cpu" else 1, deterministic=bool(options["deterministic"]),
-        target=target, device=device,
+        threads=int(options["threads"] or allowed_threads()) if target == "cpu" else 1,
+        deterministic=bool(options["deterministic"]), target=target, device=device,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
@@ -273,7 +275,12 @@ def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: d
         outcome.winner = None
         kernel = Kernel(matrix, problem, None, outcome.baseline, reports.made(outcome, problem), 1, options)
     done = time.monotonic()
-    costs = {"pack_ms": (done - searched) * 1e3, "startup_ms": outcome.startup_ms, "search_ms": (searched - started) * 1e3, "total_ms": (done - started) * 1e3}
+    costs = {
+        "pack_ms": (done - searched) * 1e3,
+        "startup_ms": outcome.startup_ms,
+        "search_ms": (searched - started) * 1e3,
+        "total_ms": (done - started) * 1e3,
+    }
     kernel._report = kernel._report.completed(costs)
     return kernel
 

@@ -1,7 +1,7 @@
 """(candidate, problem) -> Verdict: parse, screen, compile, run on several seeds, compare, time.
 
-Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and timing
-in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
+Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and
+timing in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled
 
 
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name`; run every check with all threads allowed, and the exact one with one as well."""
+    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k
     seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
     resources = {"compile_ms": compiled.compile_ms}

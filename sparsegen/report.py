@@ -10,6 +10,7 @@ from sparsegen import bandwidth, ops
 from sparsegen.candidate import Candidate
 from sparsegen.problem import Problem
 from sparsegen.search import Outcome
+from sparsegen.verdict import Verdict
 
 MEASURED = (
     "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
@@ -127,9 +128,7 @@ def made(outcome: Outcome, problem: Problem) -> dict:
         "schedule": winner.candidate.schedule if winner else None,
         "parameters": dict(winner.candidate.params) if winner else {},
         "origin": winner.candidate.origin if winner else "baseline",
-        "verified": f"worst error {winner.verdict.worst:.3g} of its bound, seeds {', '.join(map(str, winner.verdict.seeds))}"
-        if winner
-        else "the library's result was within the bound",
+        "verified": _verified(winner.verdict) if winner else "the library's result was within the bound",
         "op": problem.op, "shape": list(pattern.shape), "nnz": pattern.nnz, "dtype": problem.dtype.name, "k": problem.k,
         "facts": [name for name, holds in asdict(problem.facts).items() if holds],
         "threads": winner.threads if winner else problem.threads,
@@ -169,6 +168,10 @@ def made(outcome: Outcome, problem: Problem) -> dict:
     if not winner and outcome.tried:
         report["notes"].append(_why_baseline(outcome))
     return report
+
+
+def _verified(verdict: Verdict) -> str:
+    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}"
 
 
 def _limit(moved: float, measured_us: float, problem: Problem) -> dict:

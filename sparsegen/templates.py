@@ -101,7 +101,8 @@ class Features:
         starts = range(0, pattern.m, max(pattern.m // LOOKS // LOOK, 1) * LOOK)
         for first in starts:
             stop = min(first + LOOK, pattern.m)
-            span = slice(int(pattern.indptr[first]), min(int(pattern.indptr[stop]), int(pattern.indptr[first]) + (1 << 14)))
+            begin, end = int(pattern.indptr[first]), int(pattern.indptr[stop])
+            span = slice(begin, min(end, begin + (1 << 14)))
             rows = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])[: span.stop - span.start]
             samples.append((rows, pattern.indices[span].astype(np.int64)))
         return samples
@@ -152,7 +153,8 @@ def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
     slots, index_bytes, gathered = float(pattern.nnz), 4.0, 1.0
     match each.parts[0].format:
         case "sell" if len(each.parts) == 2:
-            slots = features.dense_entries + features.slots(SLICE, each.format_params(each.parts[0])["SIGMA"], rest=True)
+            sigma = each.format_params(each.parts[0])["SIGMA"]
+            slots = features.dense_entries + features.slots(SLICE, sigma, rest=True)
         case "sell":
             slots, index_bytes = features.slots(SLICE, SIGMA), params["BITS"] / 8
         case "bsell":

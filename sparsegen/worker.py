@@ -119,7 +119,9 @@ class _Bound:
     def plan(self, threads: int):
         if threads not in self.plans:
             arrays = [arena.arrays for arena in self.arenas]
-            self.plans[threads] = self.target.bind(self.library, self.candidate, self.problem, self.packs, arrays, threads)
+            self.plans[threads] = self.target.bind(
+                self.library, self.candidate, self.problem, self.packs, arrays, threads
+            )
         return self.plans[threads]
 
     def checksum(self) -> list[int]:
@@ -144,14 +146,10 @@ class _Child:
         self.packs: dict[tuple, list] = {}
         _limit(self.A, self.output, self.problem.target == "cpu")
         self.inputs = checks.timed_inputs(self.problem)
-        order = "C" if self.problem.op == "spmv" or self.problem.layout_c == "row" else "F"
         operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)})
         self.operands = operands
-        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self._order("b"))
-        self.y = operands.arrays["y"].reshape(output_shape, order=order)
-
-    def _order(self, operand: str) -> str:
-        return "C" if self.problem.op == "spmv" or getattr(self.problem, f"layout_{operand}") == "row" else "F"
+        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self.problem.order_b)
+        self.y = operands.arrays["y"].reshape(output_shape, order=self.problem.order_c)
 
     def load(self, name: str, text: str, path: str, label: str) -> dict:
         """Pack A for a candidate and bind it under `name`."""
@@ -195,7 +193,7 @@ class _Child:
         prepared = (time.perf_counter_ns() - started) / 1e6
         self.arms[name] = lambda: call(x, y)
         self.x[...] = self.inputs[0]
-        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self._order("c"))
+        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self.problem.order_c)
         return {"prepare_ms": prepared, "rough_ns": timing.rough(self.arms[name])}
 
     def drop(self, names: list[str]) -> dict:
@@ -210,7 +208,7 @@ class _Child:
         self.x[...] = self.inputs[which]
         self.y[...] = np.nan
         result = self.arms[arm]()
-        self.output[...] = self._result(result).ravel(order=self._order("c"))
+        self.output[...] = self._result(result).ravel(order=self.problem.order_c)
         return {"intact": bool(self.operands.intact())}
 
     def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
@@ -247,7 +245,7 @@ def _mark(array: np.ndarray) -> int:
 
 def _read(file: int, start: int, dtype: str, size: int) -> np.ndarray:
     array = np.empty(size, dtype)
-    view = memoryview(array).cast("B") if size else memoryview(b"")
+    view = memoryview(array.view(np.uint8).data)
     while len(view):
         got = os.preadv(file, [view[: 1 << 30]], start)
         if not got:

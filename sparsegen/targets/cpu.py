@@ -1,7 +1,7 @@
 """The host's C++ compiler and processor: compile a candidate to a shared object, bind it to arrays, run it.
 
-The compiler is $CXX, $CC, g++, clang++, or the `ziglang` package. Kernels are linked against nothing, so that a name the
-screen let through still has nowhere to go.
+The compiler is $CXX, $CC, g++, clang++, or the `ziglang` package. Kernels are linked against nothing, so that a name
+the screen let through still has nowhere to go.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def available() -> str | None:
     if compiler() is None:
         return "no C++ compiler found: install g++ or clang++, or `pip install sparsegen[compiler]`, or set CXX"
     if _native is None:
-        return "sparsegen was installed without a C compiler: install one, then `pip install --force-reinstall sparsegen`"
+        return "sparsegen was installed without a C compiler: install one, then install sparsegen again"
     return None
 
 
@@ -134,7 +134,8 @@ def machine() -> Machine:
 
 def device() -> str:
     """What a measured choice is for: the processor, its instruction set and the cores this process may use."""
-    return f"{machine().model} {machine().isa} {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{machine().model} {machine().isa} {cores} cores"
 
 
 def screen(candidate: Candidate) -> str | None:
@@ -166,7 +167,8 @@ def build(text: str) -> Path:
 
 
 def _fenced(command: list[str], text: str) -> None:
-    limits = f"ulimit -v {COMPILE_MEMORY // 1024} 2>/dev/null; ulimit -c 0; ulimit -t {int(COMPILE_SECONDS)}; exec \"$@\""
+    memory, seconds = COMPILE_MEMORY // 1024, int(COMPILE_SECONDS)
+    limits = f'ulimit -v {memory} 2>/dev/null; ulimit -c 0; ulimit -t {seconds}; exec "$@"'
     process = subprocess.Popen(
         ["/bin/sh", "-c", limits, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -217,7 +219,7 @@ def bind(
                 raise SparsegenValueError(
                     f"items = {launch.items!r} is {items}, but {part.format} has {cuts[-1]} work items here"
                 )
-            address = ctypes.cast(getattr(library, f"door_{launch.entry}"), ctypes.c_void_p).value
+            address = ctypes.cast(getattr(library, f"door_{launch.entry}"), ctypes.c_void_p).value or 0
             words = prelude.words(candidate, part, sizes, dict(own))
             launches.append((address, words, np.ascontiguousarray(cuts, np.int64), later))
         later = True

@@ -119,7 +119,11 @@ def build(text: str) -> Path:
     """The CUBIN of a translation unit for the GPU here, from the cache or compiled into it. Raises CompileFailure."""
     arch = resolve(None)
     key = hashlib.blake2b("\0".join([nvrtc.version(), *flags(arch), text]).encode(), digest_size=20).hexdigest()
-    return cache.binary_path(key, lambda path: path.write_bytes(compile(text, arch)) and None)
+
+    def write(path: Path) -> None:
+        path.write_bytes(compile(text, arch))
+
+    return cache.binary_path(key, write)
 
 
 def load(path: Path) -> bytes:
