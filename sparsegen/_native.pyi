@@ -5,7 +5,7 @@ import numpy as np
 class Plan:
     def __init__(
         self,
-        launches: list[tuple[int, np.ndarray, np.ndarray, bool]],
+        launches: list[Any],
         x: tuple[int, int],
         y: tuple[int, int],
         kind: str,
