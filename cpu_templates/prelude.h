@@ -47,17 +47,25 @@ typedef unsigned long uint64_t;
 #define STORE_C(row, column, sum) STORE(C, C_INDEX(row, column), sum)
 #define ADD_C(row, column, sum) ADD(C, C_INDEX(row, column), sum)
 
-/* Vectors of WIDTH sums: the LANES of the machine, or SLICE where a slice has fewer rows. `lanes` holds one integer of
-   the same size per lane: what comparing two vectors gives, all bits set for true. mask ? a : b chooses by lane. */
+/* Vectors of WIDTH sums: the LANES of the machine, or fewer where a slice has fewer rows or a kernel asks for NARROW
+   ones. `lanes` holds one integer of the same size per lane: what comparing two vectors gives, all bits set for true.
+   mask ? a : b chooses by lane. */
 #if defined(SLICE) && SLICE < LANES
 #define WIDTH SLICE
+#elif defined(NARROW) && NARROW > 0 && NARROW < LANES
+#define WIDTH NARROW
 #else
 #define WIDTH LANES
 #endif
 #define INLINE static inline __attribute__((always_inline))
 typedef ACC vector __attribute__((vector_size(WIDTH * sizeof(ACC))));
 typedef decltype(vector{} < vector{}) lanes;
-template <class T> struct packed { typedef T type __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias)); };
+template <class T> struct packed {  // WIDTH of T, in registers and at any address
+    typedef T whole __attribute__((vector_size(WIDTH * sizeof(T))));
+    typedef long long longs __attribute__((vector_size(WIDTH * sizeof(T))));
+    typedef int ints __attribute__((vector_size(WIDTH * sizeof(T))));
+    typedef T type __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias));
+};
 
 INLINE vector splat(ACC a) { return vector{} + a; }
 /* lane_numbers()[l] = l */
@@ -66,12 +74,36 @@ INLINE lanes lane_numbers() {
     for (int l = 0; l < WIDTH; ++l) number[l] = l;
     return number;
 }
+/* True in the first `count` lanes. */
+INLINE lanes first_lanes(int64_t count) { return lane_numbers() < decltype(lanes{}[0] + 0)(count); }
 /* The WIDTH elements at p, of any type, as sums or as integers. */
 template <class T> INLINE vector load(const T* p) {
     return __builtin_convertvector(*(const typename packed<T>::type*)p, vector);
 }
 template <class T> INLINE lanes load_lanes(const T* p) {
     return __builtin_convertvector(*(const typename packed<T>::type*)p, lanes);
+}
+/* The first `count` of them (all, where it is more), 0 in the other lanes, which are not read. */
+template <class T> INLINE vector load_first(const T* p, int64_t count) {
+    if (count >= WIDTH) return load(p);
+#if defined(__AVX512F__) && !defined(__clang__)
+    typedef double eight __attribute__((vector_size(64)));
+    typedef float sixteen __attribute__((vector_size(64)));
+    const unsigned mask = count > 0 ? (1u << count) - 1 : 0;
+    if constexpr (sizeof(T) == 8 && WIDTH == 8) return __builtin_ia32_loadupd512_mask(p, eight{}, mask);
+    if constexpr (sizeof(T) == 4 && WIDTH == 16) return __builtin_ia32_loadups512_mask(p, sixteen{}, mask);
+#endif
+#if defined(__AVX__) && !defined(__clang__)
+    const lanes those = first_lanes(count);
+    const auto from = (const typename packed<T>::whole*)p;
+    if constexpr (sizeof(T) == 8 && WIDTH == 4) return __builtin_ia32_maskloadpd256(from, (typename packed<T>::longs)those);
+    if constexpr (sizeof(T) == 4 && WIDTH == 8) return __builtin_ia32_maskloadps256(from, (typename packed<T>::ints)those);
+    if constexpr (sizeof(T) == 4 && WIDTH == 4) return __builtin_ia32_maskloadps(from, (typename packed<T>::ints)those);
+#endif
+    vector a = {};
+    for (int64_t l = 0; l < WIDTH; ++l)
+        if (l < count) a[l] = p[l];
+    return a;
 }
 INLINE void store(VALUE* p, vector a) { *(typename packed<VALUE>::type*)p = a; }
 /* Lane l of the integers at p. Loads and instructions that gather are what such a kernel waits for, so that eight bytes
@@ -99,6 +131,13 @@ template <class T> INLINE vector gather(const VALUE* x, const T* index) {
                   FROM(8), FROM(9), FROM(10), FROM(11), FROM(12), FROM(13), FROM(14), FROM(15)};
 #endif
 }
+/* p[l * step] in lane l, for the first `count` lanes; 0 in the others. */
+INLINE vector gather_every(const VALUE* p, int64_t step, int64_t count) {
+    vector a = {};
+    for (int64_t l = 0; l < WIDTH; ++l)
+        if (l < count) a[l] = p[l * step];
+    return a;
+}
 /* The sum of all lanes, by halves. */
 INLINE ACC total(vector a) {
     lanes number = lane_numbers();
@@ -111,14 +150,37 @@ INLINE ACC total(vector a) {
 #define VALUES_AT(p) load(data + (p))
 #endif
 #define ANY(mask) (total((mask) ? splat(1) : splat(0)) > 0)
+
+/* Vectors of sums are checked together: each leaves a NaN in `doubt`, a vector of zeros at first, where it is not
+   finite, and REPORT(doubt) reads it once, at the kernel's end. */
 #if CHECK_FINITE
-#define CHECKED_LANES(sum) do { if (ANY((sum) - (sum) != splat(0))) *status = 1; } while (0)
+#define CHECKED_LANES(sum, doubt) (doubt) += (sum) - (sum)
+#define REPORT(doubt) do { if (ANY((doubt) != splat(0))) *status = 1; } while (0)
 #else
-#define CHECKED_LANES(sum) do { } while (0)
+#define CHECKED_LANES(sum, doubt) do { } while (0)
+#define REPORT(doubt) do { } while (0)
 #endif
 /* STORE for WIDTH consecutive rows from `row`. */
-#define STORE_LANES(y, row, sum) do { \
+#define STORE_LANES(y, row, sum, doubt) do { \
     const vector sum_ = SCALED(sum); \
-    CHECKED_LANES(sum_); \
+    CHECKED_LANES(sum_, doubt); \
     store((y) + (row), beta == ACC(0) ? alpha * sum_ : alpha * sum_ + beta * load((y) + (row))); \
+} while (0)
+/* STORE for the first `count` lanes; `row` is an expression of the lane l. */
+#define STORE_EACH(y, row, sum, count, doubt) do { \
+    const vector sum_ = SCALED(sum), scaled_ = alpha * sum_; \
+    CHECKED_LANES(sum_, doubt); \
+    for (int64_t l = 0; l < WIDTH; ++l) \
+        if (l < (count)) (y)[row] = VALUE(beta == ACC(0) ? scaled_[l] : scaled_[l] + beta * ACC((y)[row])); \
+} while (0)
+/* Up to WIDTH columns of B from `column` in one row, in either layout: those below k. */
+#define ROW_OF_B(row, column) \
+    (B_BY_ROW ? load(B + (row) * ldb + (column)) : gather_every(B + (column) * ldb + (row), ldb, WIDTH))
+#define END_OF_B(row, column) \
+    (B_BY_ROW ? load_first(B + (row) * ldb + (column), k - (column)) \
+              : gather_every(B + (column) * ldb + (row), ldb, k - (column)))
+/* STORE_C for up to WIDTH columns of C from `column` in one row: those below k. */
+#define STORE_ROW(row, column, sum, doubt) do { \
+    if (C_BY_ROW && (column) + WIDTH <= k) STORE_LANES(C, (row) * ldc + (column), sum, doubt); \
+    else STORE_EACH(C, C_INDEX(row, (column) + l), sum, k - (column), doubt); \
 } while (0)

@@ -33,7 +33,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sparsegen import formats, ops, values
@@ -227,7 +227,7 @@ _OPERATORS = {
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
 }
-_FUNCTIONS = {"ceil_div": lambda a, b: -(-a // b), "min": min, "max": max}
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"ceil_div": lambda a, b: -(-a // b), "min": min, "max": max}
 
 
 def evaluate(expression: str, names: Mapping[str, int]) -> int:
@@ -307,9 +307,10 @@ def _parts(name: str, header: dict, language: str) -> tuple[Part, ...]:
             raise _bad(name, f"select = {table.get('select')!r}", f"one of {SELECTS}")
         if table.get("format") not in formats.names():
             raise _bad(name, f"format = {table.get('format')!r}", f"one of {formats.names()}")
-        own = _params(name, table.get("params", {}))
-        if unknown := sorted(set(own) - set(formats.get(table["format"]).PARAMS)):
+        given = _params(name, table.get("params", {}))
+        if unknown := sorted(set(given) - set(formats.get(table["format"]).PARAMS)):
             raise _bad(name, f"part params {unknown}", f"parameters of the format {table['format']}")
+        own = {key: int(value) for key, value in given.items()}
         launches = table.get("launch")
         if not isinstance(launches, list) or not 1 <= len(launches) <= 8:
             raise _bad(name, f"launch = {launches!r}", "one to eight [[launch]] tables")

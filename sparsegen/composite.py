@@ -6,7 +6,9 @@ are still one gather.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,20 +19,25 @@ from sparsegen.problem import Pattern, Problem
 DENSE_ROWS = 16  # a row is dense when it has this many times the mean, and LEAST_DENSE entries
 LEAST_DENSE = 256
 
+# every candidate with parts splits a pattern in the same way
+_SPLITS: MutableMapping[Pattern, dict[str, tuple[Pattern, np.ndarray]]] = WeakKeyDictionary()
+
 
 def split(candidate: Candidate, pattern: Pattern) -> list[tuple[Pattern, np.ndarray | None]]:
     """For each part its pattern (of A's shape) and the positions of its entries in A.data; None is all in order."""
     if [part.select for part in candidate.parts] == ["all"]:
         return [(pattern, None)]
-    dense = dense_rows(pattern)
-    of_dense = np.repeat(dense, pattern.lengths)
-    parts = []
-    for part in candidate.parts:
-        rows, entries = (dense, of_dense) if part.select == "dense_rows" else (~dense, ~of_dense)
-        positions = np.flatnonzero(entries)
-        indptr = np.concatenate([[0], np.cumsum(np.where(rows, pattern.lengths, 0))]).astype(pattern.indptr.dtype)
-        parts.append((Pattern(pattern.shape, indptr, pattern.indices[positions]), positions))
-    return parts
+    if pattern not in _SPLITS:
+        dense = dense_rows(pattern)
+        _SPLITS[pattern] = {"dense_rows": _rows(pattern, dense), "rest": _rows(pattern, ~dense)}
+    return [_SPLITS[pattern][part.select] for part in candidate.parts]
+
+
+def _rows(pattern: Pattern, rows: np.ndarray) -> tuple[Pattern, np.ndarray]:
+    """The pattern with these rows alone, and the positions of its entries."""
+    positions = np.flatnonzero(np.repeat(rows, pattern.lengths)).astype(pattern.indptr.dtype)
+    indptr = np.concatenate([[0], np.cumsum(np.where(rows, pattern.lengths, 0))]).astype(pattern.indptr.dtype)
+    return Pattern(pattern.shape, indptr, pattern.indices[positions]), positions
 
 
 def dense_rows(pattern: Pattern) -> np.ndarray:
@@ -41,15 +48,15 @@ def dense_rows(pattern: Pattern) -> np.ndarray:
 
 def feasible(candidate: Candidate, problem: Problem) -> str | None:
     """One sentence why this candidate cannot hold this matrix, or None."""
-    parts = split(candidate, problem.pattern)
-    for part, (pattern, _) in zip(candidate.parts, parts, strict=True):
-        if part.select == "dense_rows" and pattern.nnz == 0:
-            return f"no row is dense (over {DENSE_ROWS} times the mean and {LEAST_DENSE} entries)"
+    if any(part.select == "dense_rows" for part in candidate.parts) and not dense_rows(problem.pattern).any():
+        return f"no row is dense (over {DENSE_ROWS} times the mean and {LEAST_DENSE} entries)"
+    for part, (pattern, _) in zip(candidate.parts, split(candidate, problem.pattern), strict=True):
         format = formats.get(part.format)
         params = candidate.format_params(part)
         if reason := format.feasible(pattern, **params):
             return f"{part.format}: {reason}"
-        if candidate.encoding == "constant" and format.PADS == "zero" and format.stored(pattern, **params) > pattern.nnz:
+        padded = format.PADS == "zero" and format.stored(pattern, **params) > pattern.nnz
+        if candidate.encoding == "constant" and padded:
             return f"{part.format}: padding has no value of its own with values = 'constant'"
     return None
 
@@ -64,9 +71,7 @@ def pack(candidate: Candidate, problem: Problem) -> list[formats.Packed]:
         if positions is not None:
             source = positions
             if packed.source is not None:
-                source = np.full(packed.slots, -1, positions.dtype)
-                real = packed.source >= 0
-                source[real] = positions[packed.source[real]]
+                source = formats.through(packed.source, positions, -1)
             packed = replace(packed, source=source)
         packs.append(packed)
     return packs

@@ -14,7 +14,7 @@ from sparsegen.cpp_names import Function, Names, Type
 from sparsegen.cpp_tokens import Refused, Token, refusal
 from sparsegen.cpp_words import ARITHMETIC, ASSIGNMENTS, BINARY, BUILTINS, COMPARISONS, FOREIGN, LEADING, QUALIFIERS
 
-MOST_TOKENS = 200_000  # read in one file, macros expanded
+MOST_TOKENS = 100_000  # read of one file, macros expanded, in all variants together
 MOST_DEPTH = 120  # of statements and expressions
 MOST_BAKED = 64  # what an integer that a format bakes may be, for the size of arrays
 

@@ -93,11 +93,16 @@ def _body(text: str) -> tuple[Token, ...]:
     return tuple(item for item in tokenize(text, ours=True) if isinstance(item, Token))
 
 
+@functools.cache
+def _items(text: str) -> tuple[Token | Directive, ...]:
+    return tuple(tokenize(text, ours=True))
+
+
 def _scan(text: str, names: Names) -> Names:
     """Add what the prelude defines, in whichever branch of its conditions."""
     code: list[Token] = []
     levels: list[list[tuple[tuple[Token, ...], bool]]] = []
-    for item in tokenize(text, ours=True):
+    for item in _items(text):
         if isinstance(item, Token):
             code.append(item)
         elif item.word == "define":

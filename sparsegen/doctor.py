@@ -42,7 +42,9 @@ def examine() -> dict[str, object]:
     for name in baselines.names():
         found[f"baseline {name}"] = baselines.get(name).available(problem) or _version(name)
     info = cache.info()
-    found["cache"] = f"{info['folder']}, {sum(info['bytes'].values())} bytes of {info['limit']}"
+    used = sum(info[kind]["bytes"] for kind in cache.KINDS)
+    state = "" if info["writable"] else "; it cannot be written, so nothing is kept: set SPARSEGEN_CACHE_DIR"
+    found["cache"] = f"{info['folder']}, {used} bytes of {info['limit']}{state}"
     return found
 
 

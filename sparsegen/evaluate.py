@@ -1,7 +1,7 @@
 """(candidate, problem) -> Verdict: parse, screen, compile, run on several seeds, compare, time.
 
-Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and timing
-in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
+Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and
+timing in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import composite, prelude, screen_cpp, values
+from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
 from sparsegen.problem import Problem
-from sparsegen.targets import cpu
 from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
@@ -38,22 +37,23 @@ class Compiled:
 
 def refuse(candidate: Candidate, problem: Problem) -> Verdict | None:
     """Parse and screen: a verdict for what may not, or cannot, be compiled for this problem."""
-    if candidate.op != problem.op or candidate.language != "cpp" or candidate.tune:
+    target = targets.get(problem.target)
+    if candidate.op != problem.op or candidate.language != target.LANGUAGE or candidate.tune:
         wrong = f"a {candidate.language} kernel for {candidate.op}" + (" with a [tune] table" if candidate.tune else "")
-        return Verdict(Level.NONE, "header", f"{wrong}; expected one cpp instance for {problem.op}")
+        return Verdict(Level.NONE, "header", f"{wrong}; expected one {target.LANGUAGE} instance for {problem.op}")
     if reason := values.feasible(candidate.encoding, problem) or composite.feasible(candidate, problem):
         return Verdict(Level.PARSED, "infeasible", reason)
-    if reason := screen_cpp.check(candidate):
+    if reason := target.screen(candidate):
         return Verdict(Level.NONE, "screen", reason)
     return None
 
 
 def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled | Verdict:
     """Compile for this machine. `baked` holds a Packed per part, for its literals alone."""
-    started = time.perf_counter()
+    started, target = time.perf_counter(), targets.get(problem.target)
     try:
-        path = cpu.compile(cpu.unit(candidate, problem, baked))
-    except cpu.CompileFailure as error:
+        path = target.build(target.unit(candidate, problem, baked))
+    except target.CompileFailure as error:
         return Verdict(Level.PARSED, "compile", str(error))
     except SparsegenError as error:
         return Verdict(Level.PARSED, "header", str(error))
@@ -61,7 +61,7 @@ def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled
 
 
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name`; run every check with all threads allowed, and the exact one with one as well."""
+    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k
     seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
     resources = {"compile_ms": compiled.compile_ms}

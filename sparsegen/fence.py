@@ -59,7 +59,8 @@ class _Template:
             self.stop()
             ours, theirs = socket.socketpair()
             root = str(Path(__file__).resolve().parent.parent)
-            start = f"import sys; sys.path.insert(0, {root!r}); from sparsegen import worker; worker.main({theirs.fileno()})"
+            first = f"import sys; sys.path.insert(0, {root!r})"
+            start = f"{first}; from sparsegen import worker; worker.main({theirs.fileno()})"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -96,13 +97,12 @@ class Session:
     """A child that holds one problem. `output` is a view of the result it last wrote, shaped like y."""
 
     def __init__(self, problem: Problem, A: sp.csr_array, modules: tuple[str, ...]):
-        self._opening = {
+        self._opening: dict[str, object] = {
             "problem": {
                 "op": problem.op, "shape": problem.pattern.shape, "facts": problem.facts, "dtype": problem.dtype.str,
                 "k": problem.k, "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
                 "deterministic": problem.deterministic, "target": problem.target,
             },
-            "arrays": [],
             "modules": modules,
         }  # fmt: skip
         self._pid = 0
@@ -111,9 +111,12 @@ class Session:
         count = int(np.prod(shape))
         self._output_bytes = max(count * problem.dtype.itemsize, 1)
         end = -(-self._output_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._starts: list[int] = []
         for array in self._parts:
-            self._opening["arrays"].append((end, array.dtype.str, len(array)))
+            self._starts.append(end)
             end += array.nbytes
+        kinds = [(start, array.dtype.str, len(array)) for start, array in zip(self._starts, self._parts, strict=True)]
+        self._opening["arrays"] = kinds
         self._file = _anonymous_file()
         try:
             os.truncate(self._file, self._output_bytes)
@@ -121,11 +124,10 @@ class Session:
         except BaseException:
             os.close(self._file)
             raise
-        order = "C" if problem.op == "spmv" or problem.layout_c == "row" else "F"
-        self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=order)
+        self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=problem.order_c)
 
     def start(self) -> float:
-        """Have the child ready; the seconds that took. The first session of a process pays for the template's imports."""
+        """Have the child ready; the seconds that took. The first session of a process pays for its imports."""
         begun = time.monotonic()
         if not self._pid:
             try:
@@ -161,7 +163,7 @@ class Session:
 
     def _open(self) -> None:
         pipe = _template.connection()
-        for (start, _, _), array in zip(self._opening["arrays"], self._parts, strict=True):
+        for start, array in zip(self._starts, self._parts, strict=True):
             _write(self._file, start, array)
         try:
             pipe.send_bytes(pickle.dumps(("open", self._opening)))
@@ -238,7 +240,7 @@ def _anonymous_file() -> int:
 
 
 def _write(file: int, start: int, array: np.ndarray) -> None:
-    view = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+    view = memoryview(np.ascontiguousarray(array).view(np.uint8).data)
     while len(view):
         written = os.pwrite(file, view[: 1 << 30], start)
         view, start = view[written:], start + written

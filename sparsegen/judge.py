@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, composite, engine, evaluate, fence, matrices, prelude, templates, values
+from sparsegen import checks, composite, engine, evaluate, fence, inputs, prelude, templates, values
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
@@ -37,13 +37,18 @@ def instances(
     template = kernel_file.parse(text, name=path.stem, origin="user", language=language)
     op = template.op if op == "spmv" else op
     k = k or (32 if op == "spmm" else None)
-    A = matrices.load(matrix)
+    A = inputs.as_csr(matrix)
     if dtype is not None:
         A = A.astype(dtype)
     target = "cpu" if template.language == "cpp" else "cuda"
+    if A.dtype not in (np.float32, np.float64):
+        raise SparsegenValueError(f"{matrix} is {A.dtype}; kernels are judged in float32 or float64: pass dtype")
     problem = engine.problem_of(A, op=op, k=k, threads=threads, facts=facts, target=target)
     if template.language == "cuda":
-        yield from (_compiled(each, problem, arch or "sm_90") for each in kernel_file.instances(template))
+        from sparsegen.targets import cuda
+
+        arch = cuda.resolve(arch or "sm_90")
+        yield from (_compiled(each, problem, arch) for each in kernel_file.instances(template))
         return
     own = A.astype(problem.dtype)
     references = checks.References(problem)
@@ -88,7 +93,8 @@ def _compiled(each: Candidate, problem: Problem, arch: str) -> dict:
     except cuda.CompileFailure as error:
         return _record(each, Verdict(Level.PARSED, "compile", str(error)), None)
     resources = {"compile_ms": (time.perf_counter() - started) * 1e3, "image_bytes": float(len(image))}
-    return _record(each, Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources), None)
+    verdict = Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
+    return _record(each, verdict, None)
 
 
 def _record(each: Candidate, verdict: Verdict, scipy_us: float | None) -> dict:

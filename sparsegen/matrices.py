@@ -54,6 +54,11 @@ def info(path: str | os.PathLike) -> Info:
     return Info(int(m), int(n), stored.nnz, stored.field, stored.symmetry)
 
 
+def collections() -> list[str]:
+    """The names of the collections that are shipped: the files of `matrices/collections`."""
+    return sorted(file.stem for file in (paths.data("matrices") / "collections").glob("*.txt"))
+
+
 def collection(name: str | os.PathLike) -> list[str]:
     """The matrices of a collection: a text file, or the name of one in `matrices/collections`.
 
@@ -65,7 +70,7 @@ def collection(name: str | os.PathLike) -> list[str]:
     if not file.is_file():
         file = shipped / "collections" / f"{name}.txt"
     if not file.is_file():
-        known = ", ".join(sorted(path.stem for path in file.parent.glob("*.txt"))) or "none"
+        known = ", ".join(collections()) or "none"
         raise SparsegenValueError(f"{str(name)!r} is neither a file nor one of the collections: {known}")
     try:
         lines = file.read_text("utf-8").splitlines()

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 
 MEMORY_BYTES = 2 << 30  # of address space; a usual job takes a tenth of it
 MOST_STACK = 1 << 19  # bytes of local memory that a thread can have
+MOST_SHARED = 48 << 10  # of declared shared memory; ptxas overlooks arrays of 2 GiB
 FP_HEADERS = ("cuda_fp16.h", "cuda_bf16.h")
 _START_S = 60.0
 _MOST_REPLY = 1 << 28
@@ -69,6 +71,13 @@ def archs() -> list[str]:
     return _hello()["archs"]
 
 
+def flags(arch: str, kind: str = "cubin") -> list[str]:
+    """The compiler's options for `arch`; for cache keys."""
+    if kind == "ptx":
+        return [f"-arch={arch.replace('sm_', 'compute_')}", "--std=c++17"]
+    return [f"-arch={arch}", "--std=c++17", "--ptxas-options=-v"]
+
+
 def compile(
     source: str,
     arch: str,
@@ -88,16 +97,17 @@ def compile(
         raise ValueError(f"arch = {arch!r}; expected a name such as 'sm_90'")
     if "\0" in source or any(0xD800 <= ord(letter) < 0xE000 for letter in source):
         raise CompileFailure("error", "the source holds characters that are no text")
-    target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
-    flags = [f"-arch={target}", "--std=c++17", *(["--ptxas-options=-v"] if kind == "cubin" else []), *options]
-    job = {"source": source, "kind": kind, "flags": flags, "cpu_s": timeout_s, "memory_bytes": memory_bytes}
+    every = [*flags(arch, kind), *options]
+    job = {"source": source, "kind": kind, "flags": every, "cpu_s": timeout_s, "memory_bytes": memory_bytes}
     answer, data = _ask(job, timeout_s)
     log = clean(answer["log"], source)
     if answer["fault"]:
         raise CompileFailure(answer["fault"], log or "the compiler refused the source and gave no line of it")
     resources = _resources(answer["log"])
-    if (most := max((each["stack_bytes"] for each in resources.values()), default=0)) > MOST_STACK:
-        raise CompileFailure("error", f"a thread keeps {most} bytes of arrays; a GPU has {MOST_STACK}")
+    for entry, used in resources.items():
+        for what, most in (("stack_bytes", MOST_STACK), ("shared_bytes", MOST_SHARED)):
+            if used[what] > most:
+                raise CompileFailure("error", f"{entry} uses {used[what]} {what.replace('_', ' ')}; a GPU has {most}")
     return Image(data, log, resources)
 
 
@@ -147,30 +157,26 @@ def _hello() -> dict:
 
 def _ask(job: dict, timeout_s: float) -> tuple[dict, bytes]:
     with _lock:
-        for attempt in range(2):
-            if _worker is None or _worker.poll() is not None:
-                _stop()
-                _start()
-            worker = _worker
-            assert worker and worker.stdin and worker.stdout
+        try:
             try:
-                _send(worker.stdin.fileno(), job, timeout_s=timeout_s)
-                break
+                if _worker is None:
+                    _start()
+                _send(_pipes(_worker)[0], job, timeout_s)
             except OSError:  # it died while it was idle
                 _stop()
-                if attempt:
-                    raise CompileFailure("crash", "the compiler cannot be kept running") from None
-        try:
-            answer, data = _receive(worker.stdout.fileno(), timeout_s)
+                _start()
+                _send(_pipes(_worker)[0], job, timeout_s)
+            answer, data = _receive(_pipes(_worker)[1], timeout_s)
         except TimeoutError:
             _stop()
             raise CompileFailure("time", f"the compiler took longer than {timeout_s:g} s") from None
-        except EOFError:
-            signal = -(_stop() or 0)
-            if signal == 24:  # SIGXCPU
+        except (EOFError, OSError):
+            status = _stop()
+            if status == -signal.SIGXCPU:
                 raise CompileFailure("time", f"the compiler took longer than {timeout_s:g} s") from None
-            limit = f"the compiler died, as it does beyond its {job['memory_bytes'] >> 20} MiB of memory"
-            raise CompileFailure("memory" if signal == 6 else "crash", limit) from None
+            fault = "memory" if status == -signal.SIGABRT else "crash"
+            message = f"the compiler died, as it does beyond its {job['memory_bytes'] >> 20} MiB of memory"
+            raise CompileFailure(fault, message) from None
         except BaseException:  # an interrupt: the answer would be taken for that of the next job
             _stop()
             raise
@@ -184,10 +190,10 @@ def _start() -> dict:
     _worker = subprocess.Popen(  # -P: the folder of this file is not a place to import from
         [sys.executable, "-P", os.path.abspath(__file__)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, cwd="/",
+        start_new_session=True,
     )  # fmt: skip
-    assert _worker.stdout is not None
     try:
-        greeting, _ = _receive(_worker.stdout.fileno(), _START_S)
+        greeting, _ = _receive(_pipes(_worker)[1], _START_S)
     except (TimeoutError, EOFError):
         greeting = {"reason": "its process does not start"}
     except BaseException:
@@ -206,20 +212,24 @@ def _stop() -> int | None:
     worker, _worker = _worker, None
     if worker is None:
         return None
-    try:
-        worker.wait(0.2 if worker.poll() is None and _hung_up(worker) else 0)
+    try:  # one that has hung up is about to end, of its own death
+        worker.wait(1.0 if _ready(_pipes(worker)[1], select.POLLIN, time.monotonic()) else 0)
     except subprocess.TimeoutExpired:
         worker.kill()
     status = worker.wait()
-    for pipe in (worker.stdin, worker.stdout):
-        assert pipe is not None
-        pipe.close()
+    _close(worker)
     return status
 
 
-def _hung_up(worker: subprocess.Popen) -> bool:
-    assert worker.stdout is not None
-    return bool(select.select([worker.stdout.fileno()], [], [], 0)[0])
+def _close(worker: subprocess.Popen) -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _pipes(worker: subprocess.Popen | None) -> tuple[int, int]:
+    assert worker and worker.stdin and worker.stdout
+    return worker.stdin.fileno(), worker.stdout.fileno()
 
 
 def _forget() -> None:
@@ -227,20 +237,25 @@ def _forget() -> None:
     global _lock, _worker
     _lock = threading.Lock()
     if _worker is not None:
-        for pipe in (_worker.stdin, _worker.stdout):
-            assert pipe is not None
-            pipe.close()
+        _close(_worker)
         _worker.returncode = 0  # not ours to wait for
         _worker = None
 
 
-def _send(pipe: int, header: dict, blob: bytes = b"", timeout_s: float | None = None) -> None:
+def _ready(pipe: int, event: int, deadline: float | None) -> bool:
+    """Whether the pipe can be read or written before the deadline."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(None if deadline is None else max(deadline - time.monotonic(), 0) * 1e3))
+
+
+def _send(pipe: int, header: dict, timeout_s: float | None = None, blob: bytes = b"") -> None:
     text = json.dumps(header).encode()
     message = memoryview(struct.pack("<II", len(text), len(blob)) + text + blob)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while message:
-        if deadline is not None and not select.select([], [pipe], [], max(deadline - time.monotonic(), 0))[1]:
-            raise OSError("the pipe is full")
+        if not _ready(pipe, select.POLLOUT, deadline):
+            raise TimeoutError
         message = message[os.write(pipe, message[:4096]) :]  # a ready pipe takes this much without blocking
 
 
@@ -252,7 +267,7 @@ def _receive(pipe: int, timeout_s: float | None = None) -> tuple[dict, bytes]:
             raise EOFError
         parts = []
         while count:
-            if deadline is not None and not select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
+            if not _ready(pipe, select.POLLIN, deadline):
                 raise TimeoutError
             part = os.read(pipe, min(count, 1 << 20))
             if not part:
@@ -287,7 +302,7 @@ def _serve() -> None:
         names = [f"sm_{arch}" for arch in supported]
         for source in ('extern "C" __global__ void f(float* y) { *y = 1; }', "?"):  # loads what is loaded late
             _job(nvrtc, headers, {"source": source, "kind": "cubin", "flags": [f"-arch={names[0]}"]})
-    except Exception as error:  # noqa: BLE001 - no package, no library, a library of another version
+    except Exception as error:  # no package, no library, a library of another version
         _send(replies, {"reason": str(error).split("\n")[0][:200]})
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))  # 0 to 4 are taken: from here on nothing can be opened
@@ -300,14 +315,24 @@ def _serve() -> None:
             return
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime + job["cpu_s"]) + 2
-        resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.RLIM_INFINITY))
-        resource.setrlimit(resource.RLIMIT_AS, (job["memory_bytes"], resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_CPU, spent)
+        _limit(resource.RLIMIT_AS, job["memory_bytes"])
         try:
             answer, data = _job(nvrtc, headers, job)
         except MemoryError:
             answer, data = {"fault": "memory", "log": ""}, b""
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        _send(replies, answer, data)
+        _limit(resource.RLIMIT_AS, None)
+        _send(replies, answer, blob=data)
+
+
+def _limit(kind: int, soft: int | None) -> None:
+    """Set a limit of this process, below the one it was started with; None: to that."""
+    import resource
+
+    hard = resource.getrlimit(kind)[1]
+    inherited = hard != resource.RLIM_INFINITY
+    wanted = hard if soft is None else min(soft, hard) if inherited else soft
+    resource.setrlimit(kind, (wanted, hard))
 
 
 def _headers() -> dict[str, bytes]:
@@ -341,7 +366,7 @@ def _job(nvrtc, headers: dict[str, bytes], job: dict) -> tuple[dict, bytes]:
         _, size = (nvrtc.nvrtcGetCUBINSize if cubin else nvrtc.nvrtcGetPTXSize)(program)
         image = bytearray(size)
         (nvrtc.nvrtcGetCUBIN if cubin else nvrtc.nvrtcGetPTX)(program, image)
-        data = bytes(image)
+        data = bytes(image) if cubin else bytes(image).rstrip(b"\0")
     else:
         memory = result == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY or b"out of memory" in log
         refused = result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,8 +61,11 @@ class Pattern:
         """Offsets (column minus row) of the non-empty diagonals, ascending, and the entries of each."""
         if self.nnz == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
+        if self.m + self.n > 8 * self.nnz:  # a counter for every diagonal would be larger than A
+            offsets = self.indices - np.repeat(np.arange(self.m, dtype=np.int64), self.lengths)
+            return np.unique(offsets, return_counts=True)
         counts = np.zeros(self.m + self.n - 1, np.int64)
-        step = 1 << 20  # rows at a time: the offsets of all entries at once would double the memory
+        step = max((1 << 18) * self.m // self.nnz, 1)  # rows at a time: all offsets at once would double the memory
         for row in range(0, self.m, step):
             stop = min(row + step, self.m)
             span = slice(int(self.indptr[row]), int(self.indptr[stop]))
@@ -141,7 +145,7 @@ class Problem:
     op: str
     pattern: Pattern
     facts: Facts = field(default_factory=Facts)
-    dtype: np.dtype = np.dtype(np.float64)
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float64))
     k: int = 1
     layout_b: str = "row"
     layout_c: str = "row"
@@ -159,6 +163,16 @@ class Problem:
     def offset_dtype(self) -> np.dtype:
         """Of positions in the stored arrays, padding included with room to spare: int32 while they fit."""
         return np.dtype(np.int32 if self.pattern.nnz < 2**28 else np.int64)
+
+    @property
+    def order_b(self) -> Literal["C", "F"]:
+        """numpy's name for the order of x or B."""
+        return "C" if self.op == "spmv" or self.layout_b == "row" else "F"
+
+    @property
+    def order_c(self) -> Literal["C", "F"]:
+        """numpy's name for the order of y or C."""
+        return "C" if self.op == "spmv" or self.layout_c == "row" else "F"
 
     @property
     def key(self) -> tuple:

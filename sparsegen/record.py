@@ -53,18 +53,12 @@ class Records:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.known: dict[str, dict] = {}
-        whole = 0
         if self.path.exists():
             raw = self.path.read_bytes()
-            for line in raw.splitlines(keepends=True):
-                try:
-                    record = json.loads(line)
-                    self.known[record["key"]] = record
-                except (ValueError, KeyError, TypeError):
-                    if line.endswith(b"\n"):
-                        whole += len(line)
-                    continue
-                whole += len(line)
+            whole = raw.rfind(b"\n") + 1
+            for line in raw[:whole].splitlines():
+                record = json.loads(line)
+                self.known[record["key"]] = record
             if whole < len(raw):
                 os.truncate(self.path, whole)
 

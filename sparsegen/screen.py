@@ -139,7 +139,9 @@ def cuda(source: str, *, fp_headers: bool = False) -> str | None:
         _unrolled(found)
         if not fp_headers:
             _stateless(rest)
-        expanded = _Macros(directives if fp_headers else [*_prelude(), *directives]).size(rest)
+        conditions = [token for directive in directives if directive[0].text in ("if", "elif") for token in directive]
+        macros = _Macros(directives if fp_headers else [*_prelude(), *directives])
+        expanded = macros.size(rest) + macros.size(_without_defined(conditions))
         if expanded > MOST_EXPANDED:
             return f"the macros expand to some {expanded:.0e} characters; at most {MOST_EXPANDED}"
     except Refused as refused:
@@ -173,6 +175,16 @@ def _directive(directive: list[Token], fp_headers: bool) -> None:
             raise Refused(f"{line}a macro that declares functions or variables")
 
 
+def _without_defined(found: list[Token]) -> list[Token]:
+    """Without the names that #if only asks about, which are not expanded."""
+    texts = ["", "", *(token.text for token in found)]
+    return [
+        token
+        for token, one, two in zip(found, texts[1:], texts, strict=False)
+        if one != "defined" and not (one == "(" and two == "defined")
+    ]
+
+
 def _words(found: list[Token], foreign: bool) -> None:
     for i, token in enumerate(found):
         if token.kind != "name":
@@ -201,7 +213,9 @@ def _unrolled(found: list[Token]) -> None:
         for each in itertools.takewhile(lambda each: each.text not in ("{", ")"), found[i + 1 : i + 60]):
             digits = re.match(r"0[xX][0-9a-fA-F]+|[0-9]+", each.text.replace("'", ""))
             if digits and int(digits[0], 16 if digits[0][:2] in ("0x", "0X") else 10) > MOST_UNROLL:
-                raise Refused(f"line {token.line}: unrolls a loop with the bound {digits[0][:20]}; at most {MOST_UNROLL}")
+                raise Refused(
+                    f"line {token.line}: unrolls a loop with the bound {digits[0][:20]}; at most {MOST_UNROLL}"
+                )
 
 
 def _stateless(found: list[Token]) -> None:

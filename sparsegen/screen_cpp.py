@@ -34,8 +34,12 @@ def check(candidate: Candidate) -> str | None:
         return f"the source has {len(candidate.source)} characters; at most {MOST_SOURCE} are read"
     try:
         names = cpp_names.of(candidate)
+        read = 0
         for tokens in cpp_names.variants(candidate.source, names):
-            _File(candidate, names, tokens).read_all()
+            file = _File(candidate, names, tokens)
+            file.read = read
+            file.read_all()
+            read = file.read
     except Refused as refused:
         return str(refused)
     return None
@@ -265,7 +269,7 @@ class _File(Expressions):
         while self.skip("["):
             size = self.expression() if self.next.text != "]" else Type("int", bounds=(0, MOST_BAKED))
             if size.bounds is None or size.bounds[0] < 0 or type_.levels or type_.name == "auto":
-                raise self.refuse(name, "is not an array of numbers or vectors with a size known when it is compiled")
+                raise self.refuse(name, "is not an array of numbers or vectors of constant size")
             elements *= size.bounds[1]
             levels += 1
             self.take("]")
@@ -297,7 +301,9 @@ class _File(Expressions):
             return type_
         value = self.expression()
         if type_.name == "auto":
-            return replace(value, levels=min(value.levels, 1), element=False, bounds=None)
+            if value.levels > 1:
+                raise self.refuse(name, "would be a pointer to an array")
+            return replace(value, element=False, bounds=None)
         self.same_level(name, type_.levels, value)
         constant = type_.const and not type_.levels and type_.name in SIGNED
         return replace(type_, bounds=value.bounds if constant else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, cached_property
 
@@ -14,7 +15,9 @@ from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Pattern, Problem
 
 FOLDERS = {"cpp": ("cpu_templates", ".cpp"), "cuda": ("cuda_templates", ".cu")}
-REPEAT = 1.04  # a further instance of a template counts as slower by this: the first few should differ
+REPEAT = 1.06  # a further instance of a template counts as slower by this: the first few should differ
+VECTOR = 64  # bytes of a vector that the guesses for SpMM assume
+LOOKS, LOOK = 16, 48  # where block fill and diagonals are sampled: so many times so many rows
 
 
 @cache
@@ -43,14 +46,19 @@ def propose(problem: Problem) -> Iterator[Candidate]:
     The order is that of a guess from cheap features of the pattern; whether an instance is feasible is asked only when
     its turn comes.
     """
-    for each in _ordered(problem):
+    left = _guessed(problem)
+    offered: Counter[str] = Counter()
+    while left:
+        best = min(range(len(left)), key=lambda i: left[i][0] * REPEAT ** offered[left[i][1].name])
+        _, each = left.pop(best)
         if refusal(each, problem) is None:
+            offered[each.name] += 1
             yield each
 
 
 def refusals(problem: Problem) -> list[tuple[str, str]]:
     """(label, reason) of every instance that `propose` leaves out."""
-    found = ((each.label, refusal(each, problem)) for each in _ordered(problem))
+    found = ((each.label, refusal(each, problem)) for _, each in _guessed(problem))
     return [(label, reason) for label, reason in found if reason]
 
 
@@ -61,25 +69,111 @@ def refusal(each: Candidate, problem: Problem) -> str | None:
     return values.feasible(each.encoding, problem) or composite.feasible(each, problem)
 
 
-def _ordered(problem: Problem) -> Iterator[Candidate]:
-    language = "cpp" if problem.target == "cpu" else "cuda"
-    features = Features(problem.pattern)
-    guess = _cpu_guess if language == "cpp" else _cuda_guess
-    offered = [each for file in load(language) if file.op == problem.op for each in candidate.instances(file)]
-    left = sorted((guess(each, problem, features), i, each) for i, each in enumerate(offered))
-    yield from (each for _, _, each in left)
-
-
 class Features:
+    """What the guesses know of a pattern. Each is computed when first asked for and costs a product or two at most."""
+
     def __init__(self, pattern: Pattern):
         self.pattern = pattern
+        self._slots: dict[tuple[int, int, bool], int] = {}
+        self._fill: dict[tuple[int, int], float] = {}
+
+    def slots(self, SLICE: int, SIGMA: int, rest: bool = False) -> int:
+        """Of SELL-C-sigma; of the rows that are not dense alone, with `rest`."""
+        key = (SLICE, SIGMA, rest)
+        if key not in self._slots:
+            lengths = self.pattern.lengths
+            kept = np.where(self.dense, 0, lengths) if rest else lengths
+            self._slots[key] = int(formats.sliced(kept, SLICE, SIGMA)[1][-1])
+        return self._slots[key]
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        return composite.dense_rows(self.pattern)
+
+    @cached_property
+    def dense_entries(self) -> int:
+        return int(self.pattern.lengths[self.dense].sum())
+
+    @cached_property
+    def _samples(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(row, column) of the entries in some runs of rows, which begin at multiples of LOOK."""
+        pattern, samples = self.pattern, []
+        starts = range(0, pattern.m, max(pattern.m // LOOKS // LOOK, 1) * LOOK)
+        for first in starts:
+            stop = min(first + LOOK, pattern.m)
+            begin, end = int(pattern.indptr[first]), int(pattern.indptr[stop])
+            span = slice(begin, min(end, begin + (1 << 14)))
+            rows = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])[: span.stop - span.start]
+            samples.append((rows, pattern.indices[span].astype(np.int64)))
+        return samples
+
+    def fill(self, R: int, S: int) -> float:
+        """Entries per slot of R x S blocks, in the sample."""
+        if (R, S) not in self._fill:
+            width = self.pattern.n // S + 1
+            blocks = sum(len(np.unique(rows // R * width + columns // S)) for rows, columns in self._samples)
+            self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / max(blocks * R * S, 1)
+        return self._fill[R, S]
+
+    @cached_property
+    def diagonals(self) -> int:
+        """In the sample, and so at least."""
+        return len(np.unique(np.concatenate([columns - rows for rows, columns in self._samples])))
 
 
-def _cpu_guess(each: Candidate, problem: Problem, features: Features) -> float:
-    order = {"sell_slice": 1, "csr_vector": 1.5, "csr_scalar": 2}
-    gain = {"full": 1.0, "f32": 0.9, "constant": 0.6}[each.encoding]
-    return order.get(each.name, 3) * gain + 0.1 * (each.params.get("SLICE", 8) != 8)
+def _guessed(problem: Problem) -> list[tuple[float, Candidate]]:
+    """Every instance of every template of the problem's op and language, with its guessed time, least first."""
+    language = "cpp" if problem.target == "cpu" else "cuda"
+    features = Features(problem.pattern)
+    guess = {("cpp", "spmv"): _cpu_spmv, ("cpp", "spmm"): _cpu_spmm}.get((language, problem.op), _cuda)
+    found = []
+    for file in load(language):
+        if file.op == problem.op:
+            found += [(guess(each, problem, features), each) for each in candidate.instances(file)]
+    return sorted(found, key=lambda pair: pair[0])
 
 
-def _cuda_guess(each: Candidate, problem: Problem, features: Features) -> float:
+# nanoseconds per slot, per byte of A and per row, fitted to measured times of about a hundred matrices in float64
+CPU_COST = {
+    "sell_slice": (0.24, 0.003, 0.6),
+    "bsell_slice": (0.16, 0.003, 0.85),
+    "bsr_row": (0.10, 0.010, 3.0),
+    "dia_chunk": (0.09, 0.004, 0.15),
+    "dense_rows_slice": (0.25, 0.003, 0.75),
+    "csr_vector": (0.28, 0.004, 1.4),
+    "csr_scalar": (0.60, 0.004, 0.5),
+    "coo_runs": (0.65, 0.018, 0.15),
+    "ell_vector": (0.30, 0.010, 0.6),
+}
+
+
+def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
+    pattern, params = problem.pattern, {name: v for name, v in each.params.items() if isinstance(v, int)}
+    SLICE, SIGMA, R, S = (params.get(name, 1) for name in ("SLICE", "SIGMA", "R", "S"))
+    slots, index_bytes, gathered = float(pattern.nnz), 4.0, 1.0
+    match each.parts[0].format:
+        case "sell" if len(each.parts) == 2:
+            sigma = each.format_params(each.parts[0])["SIGMA"]
+            slots = features.dense_entries + features.slots(SLICE, sigma, rest=True)
+        case "sell":
+            slots, index_bytes = features.slots(SLICE, SIGMA), params["BITS"] / 8
+        case "bsell":
+            slots = features.slots(SLICE, SIGMA) / features.fill(R, S)
+            index_bytes, gathered = 4 / (R * S), 0.4 + 1 / R
+        case "bsr":
+            slots, index_bytes = pattern.nnz / features.fill(R, S), 4 / (R * S)
+        case "dia":
+            slots, index_bytes = features.diagonals * pattern.m, 0.0
+        case "ell":
+            slots = pattern.m * int(pattern.lengths.max(initial=0))
+    per_slot, per_byte, per_row = CPU_COST.get(each.name, (1.0, 0.01, 1.0))
+    bytes_ = slots * (values.stored_bytes(each.encoding, problem.dtype) + index_bytes)
+    return slots * gathered * per_slot + bytes_ * per_byte + pattern.m * per_row
+
+
+def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
+    return 1.0
+
+
+def _cuda(each: Candidate, problem: Problem, features: Features) -> float:
     return 1.0

@@ -36,3 +36,8 @@ def encode(encoding: str, data: np.ndarray, packed: formats.Packed, dtype: np.dt
     if encoding == "constant":
         return data[:1].astype(dtype) if len(data) else np.ones(1, dtype)
     return formats.gather(data, packed, stored_dtype(encoding, dtype))
+
+
+def stored_bytes(encoding: str, dtype: np.dtype) -> int:
+    """Of one slot."""
+    return 0 if encoding == "constant" else stored_dtype(encoding, dtype).itemsize

@@ -14,6 +14,7 @@ SIGMA = [1, 256]
 values = ["full", "f32"]
 */
 extern "C" void spmv(SIZES, BSELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t slice = begin; slice < end; ++slice)
         for (int64_t part = 0; part < SLICE; part += WIDTH) {
             vector sums[R] = {};
@@ -24,15 +25,13 @@ extern "C" void spmv(SIZES, BSELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, in
                     for (int64_t r = 0; r < R; ++r) sums[r] += VALUES_AT(p + (r * S + s) * SLICE) * near;
                 }
             }
-            for (int64_t l = 0; l < WIDTH; ++l) {
-                const int64_t lane = slice * SLICE + part + l;
-                if (lane >= block_rows) break;
+            const int64_t lane = slice * SLICE + part;
+            for (int64_t r = 0; r < R; ++r)
 #if SIGMA == 1
-                const int64_t row = lane * R;
+                STORE_EACH(y, (lane + l) * R + r, sums[r], block_rows - lane, doubt);
 #else
-                const int64_t row = int64_t(rows[lane]) * R;
+                STORE_EACH(y, int64_t(rows[lane + l]) * R + r, sums[r], block_rows - lane, doubt);
 #endif
-                for (int64_t r = 0; r < R; ++r) STORE(y, row + r, sums[r][l]);
-            }
         }
+    REPORT(doubt);
 }

@@ -18,7 +18,7 @@ extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int6
             for (; p + WIDTH <= past; p += WIDTH) sum += VALUES_AT(p) * gather(x, indices + p);
             if (p < past) {  // the last WIDTH entries again, those already summed masked
                 const vector again = VALUES_AT(past - WIDTH) * gather(x, indices + past - WIDTH);
-                sum += lane_numbers() >= WIDTH - (past - p) ? again : splat(0);
+                sum += first_lanes(WIDTH - (past - p)) ? splat(0) : again;
             }
             rest = total(sum);
         } else

@@ -20,6 +20,7 @@ entry = "dense"
 items = "stored_rows"
 */
 extern "C" void rest(SIZES, SELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t slice = begin; slice < end; ++slice) {
         const OFFSET first = slices[slice], past = slices[slice + 1];
         for (int64_t part = 0; part < SLICE; part += WIDTH) {
@@ -31,9 +32,10 @@ extern "C" void rest(SIZES, SELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int
                 const vector more = sum + VALUES_AT(p) * gather(x, indices + p);
                 sum = length > step ? more : sum;
             }
-            for (int64_t l = 0; l < WIDTH && lane + l < m; ++l) STORE(y, rows[lane + l], sum[l]);
+            STORE_EACH(y, rows[lane + l], sum, m - lane, doubt);
         }
     }
+    REPORT(doubt);
 }
 
 extern "C" void dense(SIZES, DCSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {

@@ -11,6 +11,7 @@ values = ["full", "f32"]
 */
 extern "C" void spmv(SIZES, DIA_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
     constexpr int64_t offsets[DIAGONALS] = OFFSETS;  // ascending
+    vector doubt = {};
     for (int64_t chunk = begin; chunk < end; ++chunk)
         for (int64_t part = 0; part < CHUNK; part += WIDTH) {
             const int64_t row = chunk * CHUNK + part;
@@ -33,8 +34,9 @@ extern "C" void spmv(SIZES, DIA_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int6
                     }
                 }
             if (row + WIDTH <= m)
-                STORE_LANES(y, row, sum);
+                STORE_LANES(y, row, sum, doubt);
             else
-                for (int64_t l = 0; row + l < m; ++l) STORE(y, row + l, sum[l]);
+                STORE_EACH(y, row + l, sum, m - row, doubt);
         }
+    REPORT(doubt);
 }

@@ -9,6 +9,7 @@ items = "m"
 values = ["full", "f32", "constant"]
 */
 extern "C" void spmv(SIZES, ELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     int64_t row = begin;
     for (; row + WIDTH <= end; row += WIDTH) {
         const lanes length = load_lanes(lengths + row);
@@ -19,8 +20,9 @@ extern "C" void spmv(SIZES, ELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int6
             const vector more = sum + VALUES_AT(p) * gather(x, indices + p);
             sum = length > step ? more : sum;
         }
-        STORE_LANES(y, row, sum);
+        STORE_LANES(y, row, sum, doubt);
     }
+    REPORT(doubt);
     for (; row < end; ++row) {
         ACC sum = 0;
         for (int64_t j = 0; j < lengths[row]; ++j) sum += VALUE_AT(j * m + row) * ACC(x[indices[j * m + row]]);

@@ -12,6 +12,7 @@ BITS = [16, 32]
 values = ["full", "f32", "constant"]
 */
 extern "C" void spmv(SIZES, SELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    vector doubt = {};
     for (int64_t slice = begin; slice < end; ++slice) {
 #if BITS == 16
         const VALUE* near = x + bases[slice];
@@ -29,18 +30,14 @@ extern "C" void spmv(SIZES, SELL_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int
                 sum = length > step ? more : sum;
             }
 #if SIGMA == 1
-            if (lane + WIDTH <= m) {
-                STORE_LANES(y, lane, sum);
-                continue;
-            }
-#endif
-            for (int64_t l = 0; l < WIDTH && lane + l < m; ++l) {
-#if SIGMA == 1
-                STORE(y, lane + l, sum[l]);
+            if (lane + WIDTH <= m)
+                STORE_LANES(y, lane, sum, doubt);
+            else
+                STORE_EACH(y, lane + l, sum, m - lane, doubt);
 #else
-                STORE(y, rows[lane + l], sum[l]);
+            STORE_EACH(y, rows[lane + l], sum, m - lane, doubt);
 #endif
-            }
         }
     }
+    REPORT(doubt);
 }

@@ -14,7 +14,7 @@ S = [2, 3, 4]
 values = ["full", "f32", "constant"]
 */
 #define AT_ONCE (32 / (R * S))
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 8)
 spmv(SIZES, BSR_ARRAYS, const VALUE* __restrict__ x, VALUE* __restrict__ y, EPILOGUE) {
     const int64_t block_row = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / 32;
     if (block_row >= block_rows) return;

@@ -46,5 +46,5 @@ dense(SIZES, DCSR_ARRAYS, const VALUE* __restrict__ x, VALUE* __restrict__ y, EP
     __syncthreads();
     if (threadIdx.x > 0) return;
     for (int warp = 1; warp < BLOCK / 32; ++warp) sum += warp_sums[warp];
-    ADD(y, rows[blockIdx.x], sum);
+    STORE(y, rows[blockIdx.x], sum);  // later parts are given beta = 1
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.formats import Packed, even_cuts, row_of_entry
+from sparsegen.formats import PIECE, Packed, even_cuts
 from sparsegen.problem import Pattern
 
 ARRAYS = {"data": "STORED"}
@@ -19,12 +19,19 @@ BAKED = ("OFFSETS", "DIAGONALS")
 PADS = "zero"
 MOST_DIAGONALS = 64
 MOST_PADDING = 2.0
+LOOK = 64
 
 
 def feasible(pattern: Pattern, CHUNK: int = 0) -> str | None:
-    count = len(pattern.diagonals[0])
-    if count == 0:
+    if pattern.nnz == 0:
         return "no entries, so no diagonals"
+    for first in (0, pattern.m // 3, pattern.m // 3 * 2):  # a look at some rows before all are read
+        stop = min(first + LOOK, pattern.m)
+        rows = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])
+        found = len(np.unique(pattern.indices[pattern.indptr[first] : pattern.indptr[stop]] - rows))
+        if found > MOST_DIAGONALS:
+            return f"{found} diagonals in {LOOK} rows; at most {MOST_DIAGONALS} are baked into a kernel"
+    count = len(pattern.diagonals[0])
     if count > MOST_DIAGONALS:
         return f"{count} diagonals; at most {MOST_DIAGONALS} are baked into a kernel"
     slots = stored(pattern, CHUNK)
@@ -43,11 +50,15 @@ def pack(pattern: Pattern, index, offset, CHUNK: int = 0) -> Packed:
     chunk, count = _chunks(pattern.m, CHUNK)
     slots = stored(pattern, CHUNK)
     place = np.int32 if slots < 2**31 else np.int64
-    row = row_of_entry(pattern, place)
-    diagonal = np.searchsorted(offsets, pattern.indices - row.astype(np.int64)).astype(place)
-    slot = (row // chunk * place(len(offsets)) + diagonal) * place(chunk) + row % chunk
     source = np.full(slots, -1, place)
-    source[slot] = np.arange(pattern.nnz, dtype=place)
+    rows = max(PIECE * pattern.m // max(pattern.nnz, 1), 1)
+    for first in range(0, pattern.m, rows):  # the slots of all entries at once would double the memory
+        stop = min(first + rows, pattern.m)
+        span = slice(int(pattern.indptr[first]), int(pattern.indptr[stop]))
+        row = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])
+        diagonal = np.searchsorted(offsets, pattern.indices[span] - row)
+        slot = (row // chunk * len(offsets) + diagonal) * chunk + row % chunk
+        source[slot] = np.arange(span.start, span.stop, dtype=place)
     return Packed({}, pattern.nnz, slots, {"chunk": chunk, "chunk_count": count}, baked(pattern), source)
 
 

@@ -33,8 +33,9 @@ def pack(pattern: Pattern, index, offset) -> Packed:
     m, slots = pattern.m, stored(pattern)
     width = slots // m if m else 0
     place = np.int32 if slots < 2**31 else np.int64
-    slot = np.arange(pattern.nnz, dtype=place) - np.repeat(pattern.indptr[:-1].astype(place), pattern.lengths)
-    slot *= place(m)
+    slot: np.ndarray = np.arange(pattern.nnz, dtype=place)
+    slot -= np.repeat(pattern.indptr[:-1].astype(place), pattern.lengths)
+    slot *= m
     slot += row_of_entry(pattern, place)
     source = np.full(slots, -1, place)
     source[slot] = np.arange(pattern.nnz, dtype=place)

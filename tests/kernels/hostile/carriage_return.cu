@@ -1,0 +1,2 @@
+// a comment for some compilers#include "/etc/passwd"
+extern "C" __global__ void f(int* p) { *p = 1; }

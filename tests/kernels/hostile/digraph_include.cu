@@ -1,0 +1,2 @@
+%:include "/etc/passwd"
+extern "C" __global__ void f(int* p) { *p = 1; }

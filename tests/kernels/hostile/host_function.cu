@@ -1,0 +1,2 @@
+__host__ int g() { return 1; }
+extern "C" __global__ void f(int* p) { *p = 1; }

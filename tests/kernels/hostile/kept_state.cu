@@ -1,0 +1,2 @@
+__device__ int calls;
+extern "C" __global__ void f(int* p) { *p = ++calls; }

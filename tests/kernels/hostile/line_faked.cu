@@ -1,0 +1,2 @@
+#line 1 "/etc/passwd"
+extern "C" __global__ void f(int* p) { *p = undeclared; }

@@ -1,0 +1,3 @@
+#define FILE "/etc/passwd"
+#include FILE
+extern "C" __global__ void f(int* p) { *p = 1; }

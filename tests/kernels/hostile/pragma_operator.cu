@@ -1,0 +1,2 @@
+_Pragma("push_macro(\"X\")")
+extern "C" __global__ void f(int* p) { *p = 1; }

@@ -1,0 +1,3 @@
+// what follows is a comment or not ??/
+#include "/etc/passwd"
+extern "C" __global__ void f(int* p) { *p = 1; }

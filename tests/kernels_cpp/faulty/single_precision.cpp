@@ -1,0 +1,18 @@
+/* sparsegen
+about = "csr rows"
+op = "spmv"
+format = "csr"
+[[launch]]
+entry = "spmv"
+items = "m"
+*/
+// Reported as wrong: accumulates in float, whatever ACC is
+extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+        ACC sum = 0;
+        float narrow = 0;
+        for (OFFSET p = indptr[row]; p < indptr[row + 1]; ++p) narrow += float(VALUE_AT(p)) * float(x[indices[p]]);
+        sum = narrow;
+        STORE(y, row, sum);
+    }
+}

@@ -1,0 +1,19 @@
+/* sparsegen
+about = "csr rows"
+op = "spmv"
+format = "csr"
+[[launch]]
+entry = "spmv"
+items = "m"
+*/
+// Reported as timeout: does the work of a row as often as there are entries, squared
+extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+        ACC sum = 0;
+        for (int64_t again = 0; again < nnz * nnz; ++again) {
+            sum = 0;
+            for (OFFSET p = indptr[row]; p < indptr[row + 1]; ++p) sum += VALUE_AT(p) * ACC(x[indices[p]]) + ACC(again) * 0;
+        }
+        STORE(y, row, sum);
+    }
+}

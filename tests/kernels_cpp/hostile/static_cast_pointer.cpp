@@ -1,0 +1,18 @@
+/* sparsegen
+about = "csr rows"
+op = "spmv"
+format = "csr"
+[[launch]]
+entry = "spmv"
+items = "m"
+*/
+// makes a pointer of a number with static_cast
+extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
+    const VALUE* p = static_cast<const VALUE*>(0);
+    if (p == x) return;
+    for (int64_t row = begin; row < end; ++row) {
+        ACC sum = 0;
+        for (OFFSET p = indptr[row]; p < indptr[row + 1]; ++p) sum += VALUE_AT(p) * ACC(x[indices[p]]);
+        STORE(y, row, sum);
+    }
+}

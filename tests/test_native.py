@@ -1,0 +1,135 @@
+"""The call path: what a Plan refuses, that threads compute the same, and that it survives fork and threads."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sparsegen import composite, templates, values
+from sparsegen.arena import GUARD, Arena
+from sparsegen.candidate import instances
+from sparsegen.problem import Pattern, Problem
+from sparsegen.targets import cpu
+
+pytestmark = pytest.mark.skipif(cpu.available() is not None, reason="no compiler")
+
+
+def bound(A: sp.csr_array, threads: int, op: str = "spmv", name: str = "csr_scalar", **details):
+    problem = Problem(op, Pattern.of(A), dtype=A.dtype, threads=threads, **details)
+    chosen = next(instances(templates.get(name, op)))
+    packs = composite.pack(chosen, problem)
+    library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
+    arenas = [Arena({**each.arrays, "data": values.encode("full", A.data, each, A.dtype)}) for each in packs]
+    plan = cpu.bind(library, chosen, problem, packs, [each.arrays for each in arenas], threads)
+    return plan, arenas  # the caller keeps the arrays alive
+
+
+@pytest.fixture(scope="module")
+def A() -> sp.csr_array:
+    return sp.random_array((1003, 997), density=0.03, rng=np.random.default_rng(17), dtype=np.float64).tocsr()
+
+
+@pytest.fixture(scope="module")
+def x(A) -> np.ndarray:
+    return np.random.default_rng(18).standard_normal(A.shape[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_any_number_of_threads_gives_the_same_bits(A, x, threads):
+    plan, _arenas = bound(A, threads)
+    alone, _alone = bound(A, 1)
+    y, expected = np.full(A.shape[0], np.nan), np.empty(A.shape[0])
+    assert alone.run(x, expected, 1.0, 0.0) == 0
+    for _ in range(50):
+        y[...] = np.nan
+        assert plan.run(x, y, 1.0, 0.0) == 0
+        assert np.array_equal(y, expected)
+    np.testing.assert_allclose(expected, A @ x, rtol=1e-12, atol=1e-12)
+
+
+def test_operands_that_do_not_fit_are_refused_untouched(A, x):
+    plan, _arenas = bound(A, 2)
+    y = np.full(A.shape[0], 7.0)
+    frozen = y.copy()
+    frozen.flags.writeable = False
+    unaligned = np.frombuffer(bytearray(8 * len(x) + 1), np.uint8)[1:].view(np.float64)
+    both = np.ones(len(x) + len(y))
+    refused = [
+        (x[:-1], y), (x, y[:-1]), (x.astype(np.float32), y), (x, y.astype(np.float32)), (x[::-1], y),
+        (x.reshape(-1, 1), y),
+        (x.astype(">f8"), y), (x.astype(np.int64), y), (list(x), y), (None, y), (x, None), (x, frozen), (unaligned, y),
+        (both[: len(x)], both[: len(y)]), (both[: len(x)], both[5 : 5 + len(y)]),
+    ]  # fmt: skip
+    for first, second in refused:
+        assert plan.run(first, second, 1.0, 0.0) == -1
+    assert (y == 7.0).all()
+    for wrong in ((x, y), (x, y, 1.0), (x, y, "one", 0.0), (x, y, 1.0, 1j)):
+        with pytest.raises(TypeError):
+            plan.run(*wrong)
+
+
+def test_alpha_and_beta(A, x):
+    plan, _arenas = bound(A, 2)
+    y0 = np.random.default_rng(19).standard_normal(A.shape[0])
+    y = y0.copy()
+    assert plan.run(x, y, -1.5, 0.25) == 0
+    np.testing.assert_allclose(y, -1.5 * (A @ x) + 0.25 * y0, rtol=1e-11, atol=1e-11)
+    y[...] = np.nan
+    assert plan.run(x, y, 2, 0) == 0
+    np.testing.assert_allclose(y, 2 * (A @ x), rtol=1e-11, atol=1e-11)
+
+
+def test_sixteen_threads_share_one_plan(A, x):
+    plan, _arenas = bound(A, 2)
+    expected = np.empty(A.shape[0])
+    plan.run(x, expected, 1.0, 0.0)
+
+    def many(_):
+        y = np.empty(A.shape[0])
+        return all(plan.run(x, y, 1.0, 0.0) == 0 and np.array_equal(y, expected) for _ in range(100))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(many, range(16)))
+
+
+def test_a_forked_child_has_threads_of_its_own(A, x):
+    plan, _arenas = bound(A, 3)
+    expected, y = np.empty(A.shape[0]), np.empty(A.shape[0])
+    plan.run(x, expected, 1.0, 0.0)
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            good = all(plan.run(x, y, 1.0, 0.0) == 0 and np.array_equal(y, expected) for _ in range(20))
+            os._exit(0 if good else 3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert plan.run(x, y, 1.0, 0.0) == 0
+
+
+def test_a_plan_keeps_its_arrays_alive(A, x):
+    plan, arenas = bound(A, 1)
+    del arenas
+    filler = [np.random.default_rng(5).random(len(A.data)) for _ in range(8)]
+    y = np.empty(A.shape[0])
+    assert plan.run(x, y, 1.0, 0.0) == 0
+    np.testing.assert_allclose(y, A @ x, rtol=1e-12, atol=1e-12)
+    assert len(filler) == 8
+
+
+def test_a_guard_shows_a_write_beside_an_array():
+    arena = Arena({"a": np.arange(37.0), "b": np.arange(11, dtype=np.int32)})
+    assert arena.intact()
+    for name in ("a", "b"):
+        array = arena.arrays[name]
+        assert array.ctypes.data % 64 == 0
+        beside = np.frombuffer(arena._bytes, np.uint8)
+        start = array.ctypes.data - arena._bytes.ctypes.data
+        for position in (start - 1, start + array.nbytes, start - GUARD):
+            beside[position] = 0
+            assert not arena.intact()
+            beside[position] = 0xFF
+    assert arena.intact()
+    assert np.array_equal(arena.arrays["a"], np.arange(37.0))
