@@ -24,6 +24,7 @@ from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
                 answer = session.ask("check", seconds, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
+                    if fault[0] in CORRUPTING:
+                        session.discard()
                     return replace(verdict, fault=fault[0], message=fault[1])
                 if answer["status"] == 0:
                     worst = references.worst(check, session.output)

@@ -151,6 +151,14 @@ class Session:
             self._abandon()
             raise
 
+    def discard(self) -> None:
+        """End the child, whose memory may have been written to; the next question goes to a new one."""
+        if not self._pid:
+            return
+        os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(Died):
+            self._answer(START_SECONDS)
+
     def close(self) -> None:
         if self._pid:
             with contextlib.suppress(Died):

@@ -167,7 +167,7 @@ class _Search:
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 if verdict.level >= Level.CORRECT:
                     self._enter(name, tried)
-                elif verdict.fault in ("crash", "timeout", "memory"):
+                elif verdict.fault in ("crash", "timeout", "memory", *evaluate.CORRUPTING):
                     self._restore()
                 else:
                     self._ask_quietly("drop", names=[name])

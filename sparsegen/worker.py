@@ -207,6 +207,7 @@ class _Child:
         """One call of an arm on one of the timed inputs; y goes to the output."""
         self.x[...] = self.inputs[which]
         self.y[...] = np.nan
+        self.operands.guard()
         result = self.arms[arm]()
         self.output[...] = self._result(result).ravel(order=self.problem.order_c)
         return {"intact": bool(self.operands.intact())}
