@@ -134,7 +134,8 @@ def matmul(A, X, **options) -> np.ndarray:
     with _kernels_lock:
         kernel = _kernels.pop(key, None)
     if kernel is None:
-        made = compile(matrix.copy(), **options)
+        A = sp.csr_array((matrix.data.copy(), matrix.indices.copy(), matrix.indptr.copy()), shape=matrix.shape)
+        made = compile(A, **options)
         if not isinstance(made, Kernel):
             raise SparsegenValueError("matmul got arch; expected a target that is here")
         kernel = made

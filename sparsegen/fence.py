@@ -36,7 +36,7 @@ START_SECONDS = 60.0
 
 
 class Died(Exception):
-    """The child ended while it was asked: fault is "crash", "timeout" or "memory", with a sentence."""
+    """The child ended while it was asked, or could not do it: fault is "crash", "timeout", "memory" or "header"."""
 
     def __init__(self, fault: str, message: str):
         super().__init__(message)
@@ -209,6 +209,8 @@ class Session:
                 _template.stop()
             raise Died("timeout", f"no answer within {seconds:.1f} s")
         answer = json.loads(pipe.recv_bytes())
+        if "header" in answer:  # the child lives on
+            raise Died("header", answer["header"])
         if "memory" in answer:
             pipe.poll(max(0.1, deadline - time.monotonic())) and pipe.recv_bytes()
             self._pid = 0

@@ -25,6 +25,7 @@ import scipy.sparse as sp
 
 from sparsegen import baselines, candidate, checks, composite, ops, targets, timing, values
 from sparsegen.arena import Arena
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Pattern, Problem
 
 SLOW_IMPORTS = ("numba",)
@@ -92,7 +93,11 @@ def _serve(pipe: Connection, opening: dict, file: int) -> None:
         request, details = pickle.loads(pipe.recv_bytes())
         if request == "close":
             return
-        pipe.send_bytes(json.dumps(getattr(child, request)(**details)).encode())
+        try:
+            answer = getattr(child, request)(**details)
+        except SparsegenError as error:  # launch expressions are evaluated here, where the sizes are
+            answer = {"header": str(error)}
+        pipe.send_bytes(json.dumps(answer).encode())
 
 
 class _Bound:

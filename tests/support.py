@@ -64,7 +64,7 @@ def template(name: str, **wanted) -> Candidate:
 
 def kernel_of(A, candidate: Candidate | None, *, facts="detect", threads=1, baseline="scipy", k=None) -> Kernel:
     """A kernel of this very candidate, without a search."""
-    op = candidate.op if candidate else "spmv" if k is None else "spmm"
+    op = "spmv" if k is None else "spmm"
     problem = engine.problem_of(A, op=op, k=k, threads=threads, facts=facts)
     return Kernel(A, problem, candidate, baseline, {"notes": []}, threads, {"budget": 0.0, "threads": threads})
 
