@@ -46,7 +46,7 @@ def test_a_right_kernel_is_correct(judge):
         (lambda k: user_kernel("asm(1);" + LOOP), Level.NONE, "screen", "asm"),
         (lambda k: user_kernel("static int64_t calls; ++calls;" + LOOP), Level.NONE, "screen", "static"),
         (lambda k: user_kernel(LOOP.replace("x[", "nothing[")), Level.NONE, "screen", "nothing"),
-        (lambda k: user_kernel(LOOP + "int64_t a = 0; int64_t a = 1;"), Level.PARSED, "compile", "error"),
+        (lambda k: user_kernel(LOOP + "const int64_t a = 0; a = 1;"), Level.PARSED, "compile", "error"),
         (lambda k: user_kernel(LOOP.replace("sum +=", "sum =")), Level.RAN, "wrong", "exact integer"),
         (lambda k: items(k, "m + 1"), Level.COMPILED, "header", "work items"),
         (lambda k: items(k, "m // (m - m)"), Level.COMPILED, "header", "divides by zero"),
