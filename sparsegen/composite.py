@@ -55,7 +55,8 @@ def feasible(candidate: Candidate, problem: Problem) -> str | None:
         params = candidate.format_params(part)
         if reason := format.feasible(pattern, **params):
             return f"{part.format}: {reason}"
-        if candidate.encoding == "constant" and format.PADS == "zero" and format.stored(pattern, **params) > pattern.nnz:
+        zeros = candidate.encoding == "constant" and format.PADS == "zero"
+        if zeros and format.stored(pattern, **params) > pattern.nnz:
             return f"{part.format}: padding has no value of its own with values = 'constant'"
     return None
 

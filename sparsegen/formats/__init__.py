@@ -166,7 +166,7 @@ def blocks_refused(pattern, R: int, S: int, least: float) -> str | None:
             row = np.repeat(np.arange(rows) // R, pattern.lengths[first : first + rows])
             entries += stop - start
             found += len(np.unique(row * (pattern.n // S) + pattern.indices[start:stop] // S))
-        if entries > 1000 and entries < 0.8 * least * found * R * S:
+        if entries > 200 and entries < 0.8 * least * found * R * S:
             return f"{R} x {S} blocks of some rows are {entries / (found * R * S):.0%} full; {least:.0%} is wanted"
     return None
 

@@ -82,7 +82,8 @@ def unpack(packed: Packed, shape: tuple[int, int]) -> Pattern:
     for position in np.flatnonzero(lanes):
         s = position // SLICE
         slots = slices[s] + position % SLICE + SLICE * np.arange(lanes[position])
-        rows.append(np.full(lanes[position], packed.arrays["rows"][position] if len(packed.arrays["rows"]) else position))
+        row = packed.arrays["rows"][position] if len(packed.arrays["rows"]) else position
+        rows.append(np.full(lanes[position], row))
         columns.append(indices[slots] + (packed.arrays["bases"][s] if len(packed.arrays["bases"]) else 0))
     all_rows = np.concatenate(rows) if rows else np.empty(0, np.int64)
     sort = np.argsort(all_rows, kind="stable")
