@@ -144,3 +144,17 @@ def test_narrower_machines(path, isa, monkeypatch):
         for name in ("blocks", "long row", "tridiagonal", "row_lengths"):
             held += judge(each, matrix(name, dtype, each.encoding), **of) is None
     assert held
+
+
+@pytest.mark.parametrize("path", FILES, ids=identity)
+def test_wide_indices(path, monkeypatch):
+    """Rows, columns and positions in 64 bits, which only matrices too large for a test need."""
+    monkeypatch.setattr(Problem, "index_dtype", np.dtype(np.int64))
+    monkeypatch.setattr(Problem, "offset_dtype", np.dtype(np.int64))
+    every, held = list(candidate.instances(read(path))), 0
+    for number, each in enumerate(every[:: max(len(every) // 5, 1)]):
+        dtype = np.float64 if each.encoding == "f32" or number % 2 else np.float32
+        of = {"k": COLUMNS[number % 7]} if each.op == "spmm" else {}
+        for name in ("blocks", "long row", "tridiagonal", "row_lengths"):
+            held += judge(each, matrix(name, dtype, each.encoding), **of) is None
+    assert held
