@@ -54,7 +54,8 @@ def imports(repeats: int = 9) -> dict:
     for _ in range(repeats):
         for name, times in taken.items():
             code = f"import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
-            ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+            command = [sys.executable, "-c", code]
+            ran = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
             times.append(float(ran.stdout))
     result = {name: _spread(times) for name, times in taken.items()}
     result["difference of medians"] = float(np.median(taken["sparsegen"]) - np.median(taken["scipy.sparse.linalg"]))

@@ -3,10 +3,11 @@
     python experiments/spmv_collection.py --matrices DIR [--threads 1] [--resume]
 
 Every matrix is compiled for SpMV on the CPU in its stored dtype (float64 for pattern and integer files), once with
-facts=None and once with facts="detect". Then, in this process and apart from the search, the kernel races the raw calls of
-every baseline in interleaved rounds, with a null pair: the same kernel under two names. A loss is a ratio to the best
-baseline under 1 by more than the null pair's departure and spread. Records go to results/spmv_collection.jsonl (resumed
-from), the table to results/spmv_collection.tsv, names and checksums of the matrices to results/matrices.tsv.
+facts=None and once with facts="detect". Then, in this process and apart from the search, the kernel races the raw
+calls of every baseline in interleaved rounds, with a null pair: the same kernel under two names. A loss is a ratio to
+the best baseline under 1 by more than the null pair's departure and spread. Records go to
+results/spmv_collection_<threads>t.jsonl (resumed from), the table beside them as .tsv, names and checksums of the
+matrices to results/matrices.tsv.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def measure(A, facts: str, options) -> dict:
     result = kernel(x, out=y)
     own = A.astype(np.float64) if A.dtype.kind == "f" else A
     exact, bound = checks.reference(problem, own, x) if A.dtype.kind == "f" else (A @ x, None)
-    record["worst"] = checks.worst(result, exact, bound) if bound is not None else float(np.abs(result - exact).max(initial=0))
+    difference = float(np.abs(result - exact).max(initial=0))
+    record["worst"] = checks.worst(result, exact, bound) if bound is not None else difference
     arms = {"kernel": lambda: kernel(x, out=y), "null": lambda: kernel(x, out=y)}
     for name in LIBRARIES:
         module = baselines.get(name)
@@ -122,7 +124,8 @@ def line(record: dict) -> str:
 
 
 def write_tables(out: Path, stem: str, rows: list[dict], files: list[Path], about: dict) -> None:
-    columns = ["matrix", "facts", "m", "n", "nnz", "dtype", "kernel", "kernel_us", *LIBRARIES, "over_best", "null", "null_spread", "worst", "loss"]  # fmt: skip
+    columns = ["matrix", "facts", "m", "n", "nnz", "dtype", "kernel", "kernel_us", *LIBRARIES]
+    columns += ["over_best", "null", "null_spread", "worst", "loss"]
     lines = [f"# {name}: {value}" for name, value in about.items() if name != "key"] + ["\t".join(columns)]
     for row in sorted(rows, key=lambda row: (row["matrix"], row["facts"])):
         flat = {**row, **row["speedup"]}
@@ -138,22 +141,28 @@ def _cell(value) -> str:
 
 def summary(rows: list[dict]) -> str:
     """Geometric mean, p10, median, p90 and losses over each library and the best of them, by facts and size."""
-    lines = ["| facts | nonzeros | matrices | over | geomean | p10 | median | p90 | losses |", "|---|---|---|---|---|---|---|---|---|"]
+    heads = ["facts", "nonzeros", "matrices", "over", "geomean", "p10", "median", "p90", "losses"]
+    lines = [" | ".join(["", *heads, ""]).strip(), "|---" * len(heads) + "|"]
     sizes = {"all": (0, 1e18), "under 1k": (0, 1e3), "1k-40k": (1e3, 4e4), "40k-3M": (4e4, 3e6)}
     for facts in ("none", "detect"):
         for label, (low, high) in sizes.items():
-            some = [row for row in rows if row["facts"] == facts and low <= row["nnz"] < high and row["dtype"][0] == "f"]
+            real = [row for row in rows if row["facts"] == facts and row["dtype"][0] == "f"]
+            some = [row for row in real if low <= row["nnz"] < high]
             for name in (*LIBRARIES, "best"):
                 ratios = [row["over_best"] if name == "best" else row["speedup"].get(name) for row in some]
                 ratios = [ratio for ratio in ratios if ratio]
                 if not ratios or (label != "all" and name != "best"):
                     continue
                 p10, median, p90 = np.percentile(ratios, [10, 50, 90])
-                losses = sum(row["loss"] for row in some) if name == "best" else sum(ratio < 1 - TIE for ratio in ratios)
+                losses = sum(ratio < 1 - TIE for ratio in ratios)
+                if name == "best":
+                    losses = sum(row["loss"] for row in some)
                 mean = float(np.exp(np.mean(np.log(ratios))))
-                lines.append(f"| {facts} | {label} | {len(ratios)} | {name} | {mean:.2f} | {p10:.2f} | {median:.2f} | {p90:.2f} | {losses} |")  # fmt: skip
+                numbers = [f"{each:.2f}" for each in (mean, p10, median, p90)]
+                lines.append(" | ".join(["", facts, label, str(len(ratios)), name, *numbers, str(losses), ""]).strip())
     wrong = [row["key"] for row in rows if not row["worst"] <= 1]
-    return "\n".join([*lines, f"wrong: {wrong or 'none'}", f"losses: {[row['key'] for row in rows if row['loss']] or 'none'}"])
+    lost = [row["key"] for row in rows if row["loss"]]
+    return "\n".join([*lines, f"wrong: {wrong or 'none'}", f"losses: {lost or 'none'}"])
 
 
 if __name__ == "__main__":

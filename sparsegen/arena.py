@@ -41,6 +41,10 @@ class Arena:
             self.arrays[name][...] = array
             last = stop
         self._guards.append(slice(last, end))
+        self.guard()
+
+    def guard(self) -> None:
+        """Draw the guards anew, so that `intact` speaks of what runs from here on."""
         for guard in self._guards:
             self._bytes[guard] = 0xFF
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import checks, composite, operands, ops, prelude, screen_cpp, values
+from sparsegen import checks, composite, operands, ops, prelude, targets, values
 from sparsegen.arena import Arena
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.formats import Packed
 from sparsegen.problem import Problem
-from sparsegen.targets import cpu
 
 CERTIFICATE_SEED = 20266
 
@@ -32,7 +31,7 @@ class Binding:
     problem: Problem
     data: np.ndarray  # A's values in the problem's dtype, (nnz,)
     packs: list[Packed]
-    library: ctypes.CDLL
+    library: Any  # what the target loaded
     threads: int
     _arenas: list[Arena] = field(init=False)
     _plans: dict = field(init=False, default_factory=dict)
@@ -50,10 +49,11 @@ class Binding:
     @staticmethod
     def make(candidate: Candidate, problem: Problem, data: np.ndarray, threads: int) -> Binding:
         """Screen, pack, compile, check. Raises SparsegenValueError, CompileFailure, CertificateError."""
-        if reason := screen_cpp.check(candidate):
+        target = targets.get(problem.target)
+        if reason := target.screen(candidate):
             raise SparsegenValueError(f"the kernel {candidate.name} is refused by the screen: {reason}")
         packs = composite.pack(candidate, problem)
-        library = cpu.load(cpu.compile(cpu.unit(candidate, problem, packs)))
+        library = target.load(target.build(target.unit(candidate, problem, packs)))
         return Binding(candidate, problem, data, packs, library, threads)
 
     def with_values(self, data: np.ndarray, problem: Problem) -> Binding:
@@ -73,7 +73,7 @@ class Binding:
                 if key not in self._plans:
                     try:
                         plan = self._made(replace(self.problem, k=k, layout_b=layout_b, layout_c=layout_c))
-                    except (SparsegenError, cpu.CompileFailure):
+                    except (SparsegenError, targets.get(self.problem.target).CompileFailure):
                         plan = None
                     self._plans[key] = plan
         return self._plans[key]
@@ -110,11 +110,11 @@ class Binding:
         return True
 
     def _made(self, problem: Problem):
-        library = self.library
+        library, target = self.library, targets.get(problem.target)
         if (problem.layout_b, problem.layout_c) != (self.problem.layout_b, self.problem.layout_c):
-            library = cpu.load(cpu.compile(cpu.unit(self.candidate, problem, self.packs)))
+            library = target.load(target.build(target.unit(self.candidate, problem, self.packs)))
         arrays = [arena.arrays for arena in self._arenas]
-        plan = cpu.bind(library, self.candidate, problem, self.packs, arrays, self.threads)
+        plan = target.bind(library, self.candidate, problem, self.packs, arrays, self.threads)
         self._certify(problem, plan)
         return plan
 
@@ -122,7 +122,7 @@ class Binding:
         """One product with A's own values against the reference."""
         op, pattern = ops.get(problem.op), problem.pattern
         x = op.make(problem, np.random.default_rng(CERTIFICATE_SEED))
-        y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order="C" if problem.layout_c == "row" else "F")
+        y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order=problem.order_c)
         status = plan.run(x, y, 1.0, 0.0)
         if status == 1 and self.checks_finite:
             return  # every such call is computed again

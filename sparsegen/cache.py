@@ -9,6 +9,7 @@ them. The least recently used entries go when both caches exceed SPARSEGEN_CACHE
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import multiprocessing.util
@@ -204,10 +205,8 @@ def _read(path: Path, kind: str, key: str) -> bytes | None:
         if path.suffix != ".so":  # a binary is replaced by the next build, which another process may just have done
             _remove(path)
         return None
-    try:
+    with contextlib.suppress(OSError):  # a folder that can only be read
         os.utime(path)
-    except OSError:
-        pass  # a folder that can only be read
     return payload
 
 

@@ -51,7 +51,7 @@ def inputs(problem: Problem, check: Check) -> tuple[np.ndarray, np.ndarray, np.n
             data[rng.integers(0, len(data), max(1, len(data) // 20))] = 0
     shape = op.shapes(problem)[1]
     y0 = rng.standard_normal(shape).astype(problem.dtype) if check.beta else np.full(shape, np.nan, problem.dtype)
-    return data, x, y0 if problem.op == "spmv" or problem.layout_c == "row" else np.asfortranarray(y0)
+    return data, x, np.asarray(y0, order=problem.order_c)
 
 
 def timed_inputs(problem: Problem) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from sparsegen.problem import Pattern, Problem
 
 DENSE_ROWS = 16  # a row is dense when it has this many times the mean, and LEAST_DENSE entries
 LEAST_DENSE = 256
+MOST_PARAM = 1 << 16  # of a format: a window or a chunk this long is as good as the whole matrix
 
 # every candidate with parts splits a pattern in the same way
 _SPLITS: MutableMapping[Pattern, dict[str, tuple[Pattern, np.ndarray]]] = WeakKeyDictionary()
@@ -53,7 +54,13 @@ def feasible(candidate: Candidate, problem: Problem) -> str | None:
     for part, (pattern, _) in zip(candidate.parts, split(candidate, problem.pattern), strict=True):
         format = formats.get(part.format)
         params = candidate.format_params(part)
-        if reason := format.feasible(pattern, **params):
+        if large := [f"{name} = {value}" for name, value in params.items() if value > MOST_PARAM]:
+            return f"{part.format}: {large[0]}; at most {MOST_PARAM}"
+        try:
+            reason = format.feasible(pattern, **params)
+        except (ArithmeticError, ValueError) as error:
+            return f"{part.format}: no matrix fits {params} ({error})"
+        if reason:
             return f"{part.format}: {reason}"
         zeros = candidate.encoding == "constant" and format.PADS == "zero"
         if zeros and format.stored(pattern, **params) > pattern.nnz:

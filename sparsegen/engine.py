@@ -14,12 +14,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, cache, candidate, fence, inputs, ops, templates
+from sparsegen import baselines, cache, candidate, fence, inputs, ops, targets, templates
+from sparsegen import report as reports
 from sparsegen.artifact import Artifact
 from sparsegen.binding import CertificateError
 from sparsegen.candidate import Candidate
@@ -36,6 +38,7 @@ SCIPY_NS_PER_ENTRY = 1.2  # a first guess of what a product costs now
 MOST_GAIN = 0.7  # of a baseline's time that a kernel can be expected to save at best
 LEAST_BUDGET = 0.05  # seconds below which a search cannot verify and time anything
 MATMUL_KERNELS = 8
+OPERAND_COPIES = 8  # of x and y that checking and timing hold at once, here and in the worker
 
 
 def compile(
@@ -74,7 +77,8 @@ def compile(
     started = time.monotonic()
     options = dict(
         op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
-        max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache, seed=seed,
+        max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache,
+        seed=seed,
     )  # fmt: skip
     _validate(options)
     target = _target(target, arch)
@@ -130,7 +134,8 @@ def matmul(A, X, **options) -> np.ndarray:
     with _kernels_lock:
         kernel = _kernels.pop(key, None)
     if kernel is None:
-        made = compile(matrix.copy(), **options)
+        A = sp.csr_array((matrix.data.copy(), matrix.indices.copy(), matrix.indptr.copy()), shape=matrix.shape)
+        made = compile(A, **options)
         if not isinstance(made, Kernel):
             raise SparsegenValueError("matmul got arch; expected a target that is here")
         kernel = made
@@ -196,7 +201,8 @@ def _target(target: str, arch: str | None) -> str:
         return "cuda" if cuda.available() is None else "cpu"
     if target == "cuda" and (reason := cuda.available()):
         raise SparsegenValueError(
-            f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, or target = 'cpu'"
+            f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, "
+            "or target = 'cpu'"
         )
     return target
 
@@ -221,13 +227,17 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
             raise SparsegenValueError(f"facts declare {' and '.join(broken)}; the values of A are not so")
     else:
         facts = Facts.of(matrix.data) if facts == "detect" and reason is None else Facts()
+    here = options["arch"] is None
+    device = targets.get(target).device() if here else ""
     problem = Problem(
         op=options["op"], pattern=Pattern.of(matrix), facts=facts, dtype=working, k=int(options["k"] or 1),
-        threads=int(options["threads"] or allowed_threads()), deterministic=bool(options["deterministic"]),
-        target=target, device=cpu.device() if target == "cpu" else "",
+        threads=int(options["threads"] or allowed_threads()) if target == "cpu" else 1,
+        deterministic=bool(options["deterministic"]), target=target, device=device,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
+    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > _free_memory():
+        reason = "its operands are too large for the memory that is free to check a kernel"
     if reason is None and target == "cpu":
         reason = cpu.available()
     return problem, reason
@@ -241,6 +251,17 @@ def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="
     )  # fmt: skip
     _validate(options)
     return _problem(matrix, options, target)[0]
+
+
+def _free_memory() -> float:
+    """Bytes that may still be taken, as far as the system tells."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return 1024.0 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return float("inf")
 
 
 def _not_worth(A: sp.csr_array, problem: Problem, budget: float, expected_calls: float | None) -> str | None:
@@ -261,103 +282,27 @@ def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: d
     chosen = outcome.winner.candidate if outcome.winner else None
     threads = outcome.winner.threads if outcome.winner else 1
     searched = time.monotonic()
-    report = _report(outcome, problem)
+    report = reports.made(outcome, problem)
     try:
         kernel = Kernel(matrix, problem, chosen, outcome.baseline, report, threads, options)
-    except (CertificateError, cpu.CompileFailure) as error:
+    except (CertificateError, targets.get(problem.target).CompileFailure) as error:
         logger.warning("%s; %s serves", error, outcome.baseline)
         outcome.notes.append(f"the winner failed its last check: {error}")
         outcome.winner = None
-        kernel = Kernel(matrix, problem, None, outcome.baseline, _report(outcome, problem), 1, options)
+        kernel = Kernel(matrix, problem, None, outcome.baseline, reports.made(outcome, problem), 1, options)
     done = time.monotonic()
-    costs = {"pack_ms": (done - searched) * 1e3, "startup_ms": outcome.startup_ms, "search_ms": (searched - started) * 1e3, "total_ms": (done - started) * 1e3}
+    costs = {
+        "pack_ms": (done - searched) * 1e3,
+        "startup_ms": outcome.startup_ms,
+        "search_ms": (searched - started) * 1e3,
+        "total_ms": (done - started) * 1e3,
+    }
     kernel._report = kernel._report.completed(costs)
     return kernel
 
 
-def _report(outcome: Outcome, problem: Problem) -> dict:
-    """What `Kernel.report` shows; costs that are not known yet are filled in by Report.completed."""
-    winner, pattern = outcome.winner, problem.pattern
-    best = outcome.baselines.get(outcome.baseline, {}).get("measured_us")
-    report: dict = {
-        "kernel": winner.label if winner else f"baseline {outcome.baseline}",
-        "format": winner.candidate.format if winner else None,
-        "schedule": winner.candidate.schedule if winner else None,
-        "parameters": dict(winner.candidate.params) if winner else {},
-        "origin": winner.candidate.origin if winner else "baseline",
-        "verified": f"worst error {winner.verdict.worst:.3g} of its bound, seeds {', '.join(map(str, winner.verdict.seeds))}"
-        if winner
-        else "the library's result was within the bound",
-        "op": problem.op, "shape": list(pattern.shape), "nnz": pattern.nnz, "dtype": problem.dtype.name, "k": problem.k,
-        "facts": [name for name, holds in asdict(problem.facts).items() if holds],
-        "threads": winner.threads if winner else problem.threads,
-        "device": problem.device,
-    }  # fmt: skip
-    timing = winner.verdict.measured if winner else None
-    measured = timing.median_us if timing else best
-    report |= {
-        "measured_us": measured,
-        "measured_p20_us": timing.p20_us if timing else None,
-        "measured_p80_us": timing.p80_us if timing else None,
-        "speedup": outcome.speedup if winner else 1.0 if best else None,
-        "speedup_is_over": min(
-            (name for name, entry in outcome.baselines.items() if "measured_us" in entry),
-            key=lambda name: outcome.baselines[name]["measured_us"],
-            default=outcome.baseline,
-        ),
-        "resolution": outcome.resolution,
-        "rounds": outcome.rounds,
-    }
-    index = problem.index_dtype.itemsize
-    moved = winner.packed_bytes if winner else pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
-    moved += ops.get(problem.op).operand_bytes(problem)
-    if measured:
-        report |= _limit(moved, measured, problem)
-    report |= {
-        "baselines": {
-            name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
-            for name, entry in outcome.baselines.items()
-        },
-        "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
-        "pack_ms": None, "startup_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
-        "cached": False,
-        "candidates": [tried.as_dict() for tried in outcome.tried],
-        "notes": list(outcome.notes),
-    }  # fmt: skip
-    if not winner and outcome.tried:
-        report["notes"].append(_why_baseline(outcome))
-    return report
-
-
-def _limit(moved: float, measured_us: float, problem: Problem) -> dict:
-    flops = ops.get(problem.op).flops(problem)
-    level = bandwidth.level_of(moved, problem.threads)
-    limit = moved / level.bytes_per_s * 1e6
-    resident = level.name != "memory"
-    return {
-        "gflop_per_s": flops / measured_us / 1e3,
-        "bytes_moved": int(moved),
-        "limit_us": limit,
-        "fraction_of_limit": limit / measured_us,
-        "limit_is": f"{moved / 1e6:.3g} MB read at {level.bytes_per_s / 1e9:.3g} GB/s measured from {level.name}"
-        + (", cache-resident" if resident else ""),
-    }
-
-
-def _why_baseline(outcome: Outcome) -> str:
-    timed = [tried for tried in outcome.tried if tried.verdict.measured]
-    if outcome.speedup is not None and timed:
-        return (
-            f"the best kernel ran at {outcome.speedup:.3f} times the speed of the best baseline; "
-            f"only what differs by over {outcome.resolution or 0:.1%} counts, so the baseline serves"
-        )
-    if all(tried.verdict.fault for tried in outcome.tried):
-        return "no candidate was right, so the baseline serves"
-    return "the budget ended before a kernel was timed, so the baseline serves"
-
-
 def _plain_report(problem: Problem, reason: str, started: float) -> dict:
-    report = _report(Outcome(None, "scipy", None, {}, []), problem)
+    report = reports.made(Outcome(None, "scipy", None, {}, []), problem)
     report["notes"].append(f"the baseline serves: {reason}")
     report["verified"] = "scipy is the reference"
     report["total_ms"] = (time.monotonic() - started) * 1e3
@@ -389,7 +334,7 @@ def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, sta
         elif baselines.get(choice["baseline"]).available(problem) is not None:
             return None  # the library that won has gone
         kernel = Kernel(matrix, problem, chosen, choice["baseline"], choice["report"], choice["threads"], options)
-    except (SparsegenError, cpu.CompileFailure, KeyError, TypeError, ValueError) as error:
+    except (SparsegenError, targets.get(problem.target).CompileFailure, KeyError, TypeError, ValueError) as error:
         logger.warning("the cached choice cannot be used (%s); searching again", error)
         return None
     total = (time.monotonic() - started) * 1e3

@@ -1,7 +1,7 @@
 """(candidate, problem) -> Verdict: parse, screen, compile, run on several seeds, compare, time.
 
-Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and timing
-in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
+Each step returns at the first failure with its reason. Compiling happens in a fenced compiler process, running and
+timing in a worker that can be killed (fence.py); comparing happens here, where the candidate has never been.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import composite, prelude, screen_cpp, values
+from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
 from sparsegen.problem import Problem
-from sparsegen.targets import cpu
 from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,23 @@ class Compiled:
 
 def refuse(candidate: Candidate, problem: Problem) -> Verdict | None:
     """Parse and screen: a verdict for what may not, or cannot, be compiled for this problem."""
-    if candidate.op != problem.op or candidate.language != "cpp" or candidate.tune:
+    target = targets.get(problem.target)
+    if candidate.op != problem.op or candidate.language != target.LANGUAGE or candidate.tune:
         wrong = f"a {candidate.language} kernel for {candidate.op}" + (" with a [tune] table" if candidate.tune else "")
-        return Verdict(Level.NONE, "header", f"{wrong}; expected one cpp instance for {problem.op}")
+        return Verdict(Level.NONE, "header", f"{wrong}; expected one {target.LANGUAGE} instance for {problem.op}")
     if reason := values.feasible(candidate.encoding, problem) or composite.feasible(candidate, problem):
         return Verdict(Level.PARSED, "infeasible", reason)
-    if reason := screen_cpp.check(candidate):
+    if reason := target.screen(candidate):
         return Verdict(Level.NONE, "screen", reason)
     return None
 
 
 def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled | Verdict:
     """Compile for this machine. `baked` holds a Packed per part, for its literals alone."""
-    started = time.perf_counter()
+    started, target = time.perf_counter(), targets.get(problem.target)
     try:
-        path = cpu.compile(cpu.unit(candidate, problem, baked))
-    except cpu.CompileFailure as error:
+        path = target.build(target.unit(candidate, problem, baked))
+    except target.CompileFailure as error:
         return Verdict(Level.PARSED, "compile", str(error))
     except SparsegenError as error:
         return Verdict(Level.PARSED, "header", str(error))
@@ -61,7 +62,7 @@ def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled
 
 
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name`; run every check with all threads allowed, and the exact one with one as well."""
+    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k
     seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
     resources = {"compile_ms": compiled.compile_ms}
@@ -74,6 +75,8 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
                 answer = session.ask("check", seconds, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
+                    if fault[0] in CORRUPTING:
+                        session.discard()
                     return replace(verdict, fault=fault[0], message=fault[1])
                 if answer["status"] == 0:
                     worst = references.worst(check, session.output)

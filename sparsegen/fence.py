@@ -29,13 +29,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegen import ops
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 START_SECONDS = 60.0
 
 
 class Died(Exception):
-    """The child ended while it was asked: fault is "crash", "timeout" or "memory", with a sentence."""
+    """The child ended while it was asked, or could not do it: fault is "crash", "timeout", "memory" or "header"."""
 
     def __init__(self, fault: str, message: str):
         super().__init__(message)
@@ -47,6 +48,7 @@ class _Template:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # one session at a time: nothing else may be timed meanwhile
+        self.holder: int | None = None  # the thread that has it
         self.process: subprocess.Popen | None = None
         self.owner = 0
 
@@ -57,7 +59,8 @@ class _Template:
             self.stop()
             ours, theirs = socket.socketpair()
             root = str(Path(__file__).resolve().parent.parent)
-            start = f"import sys; sys.path.insert(0, {root!r}); from sparsegen import worker; worker.main({theirs.fileno()})"
+            first = f"import sys; sys.path.insert(0, {root!r})"
+            start = f"{first}; from sparsegen import worker; worker.main({theirs.fileno()})"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -94,13 +97,12 @@ class Session:
     """A child that holds one problem. `output` is a view of the result it last wrote, shaped like y."""
 
     def __init__(self, problem: Problem, A: sp.csr_array, modules: tuple[str, ...]):
-        self._opening = {
+        self._opening: dict[str, object] = {
             "problem": {
                 "op": problem.op, "shape": problem.pattern.shape, "facts": problem.facts, "dtype": problem.dtype.str,
                 "k": problem.k, "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
                 "deterministic": problem.deterministic, "target": problem.target,
             },
-            "arrays": [],
             "modules": modules,
         }  # fmt: skip
         self._pid = 0
@@ -109,9 +111,12 @@ class Session:
         count = int(np.prod(shape))
         self._output_bytes = max(count * problem.dtype.itemsize, 1)
         end = -(-self._output_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._starts: list[int] = []
         for array in self._parts:
-            self._opening["arrays"].append((end, array.dtype.str, len(array)))
+            self._starts.append(end)
             end += array.nbytes
+        kinds = [(start, array.dtype.str, len(array)) for start, array in zip(self._starts, self._parts, strict=True)]
+        self._opening["arrays"] = kinds
         self._file = _anonymous_file()
         try:
             os.truncate(self._file, self._output_bytes)
@@ -119,14 +124,16 @@ class Session:
         except BaseException:
             os.close(self._file)
             raise
-        order = "C" if problem.op == "spmv" or problem.layout_c == "row" else "F"
-        self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=order)
+        self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=problem.order_c)
 
     def start(self) -> float:
-        """Have the child ready; the seconds that took. The first session of a process pays for the template's imports."""
+        """Have the child ready; the seconds that took. The first session of a process pays for its imports."""
         begun = time.monotonic()
         if not self._pid:
-            self._open()
+            try:
+                self._open()
+            except Died:  # the template may have been killed since it last answered; no candidate had a part in it
+                self._open()
         return time.monotonic() - begun
 
     def ask(self, request: str, seconds: float, **details) -> dict:
@@ -144,6 +151,14 @@ class Session:
             self._abandon()
             raise
 
+    def discard(self) -> None:
+        """End the child, whose memory may have been written to; the next question goes to a new one."""
+        if not self._pid:
+            return
+        os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(Died):
+            self._answer(START_SECONDS)
+
     def close(self) -> None:
         if self._pid:
             with contextlib.suppress(Died):
@@ -156,7 +171,7 @@ class Session:
 
     def _open(self) -> None:
         pipe = _template.connection()
-        for (start, _, _), array in zip(self._opening["arrays"], self._parts, strict=True):
+        for start, array in zip(self._starts, self._parts, strict=True):
             _write(self._file, start, array)
         try:
             pipe.send_bytes(pickle.dumps(("open", self._opening)))
@@ -194,6 +209,8 @@ class Session:
                 _template.stop()
             raise Died("timeout", f"no answer within {seconds:.1f} s")
         answer = json.loads(pipe.recv_bytes())
+        if "header" in answer:  # the child lives on
+            raise Died("header", answer["header"])
         if "memory" in answer:
             pipe.poll(max(0.1, deadline - time.monotonic())) and pipe.recv_bytes()
             self._pid = 0
@@ -211,12 +228,18 @@ class Session:
 @contextlib.contextmanager
 def session(problem: Problem, A: sp.csr_array, modules: tuple[str, ...] = ()) -> Iterator[Session]:
     """A worker for one problem; A canonical, in the problem's dtype. One session runs at a time in a process."""
+    if _template.holder == threading.get_ident():
+        raise SparsegenError("this thread measures already; expected a search to begin after the one before it ended")
     with _template.lock:
-        opened = Session(problem, A, modules)
+        _template.holder = threading.get_ident()
         try:
-            yield opened
+            opened = Session(problem, A, modules)
+            try:
+                yield opened
+            finally:
+                opened.close()
         finally:
-            opened.close()
+            _template.holder = None
 
 
 def _anonymous_file() -> int:
@@ -227,7 +250,7 @@ def _anonymous_file() -> int:
 
 
 def _write(file: int, start: int, array: np.ndarray) -> None:
-    view = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+    view = memoryview(np.ascontiguousarray(array).view(np.uint8).data)
     while len(view):
         written = os.pwrite(file, view[: 1 << 30], start)
         view, start = view[written:], start + written
@@ -240,7 +263,7 @@ if hasattr(os, "register_at_fork"):
             with contextlib.suppress(OSError):
                 _template.pipe.close()
                 _template.socket.close()
-        _template.lock = threading.Lock()
+        _template.lock, _template.holder = threading.Lock(), None
         _template.process = None
         _template.owner = 0
 

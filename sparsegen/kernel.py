@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -130,7 +129,7 @@ class Kernel(spla.LinearOperator):
         if whole is not None and np.result_type(A.dtype, x.dtype) == A.dtype:
             shape = ops.get(problem.op).shapes(problem)[0]
             if x.shape in (shape, (*shape, 1)):
-                order: Literal["C", "F"] = "C" if problem.layout_b == "row" else "F"
+                order = problem.order_b
                 product = whole(np.require(x.reshape(shape), A.dtype, [order, "A"]), None)
                 return product.reshape(len(product), *x.shape[1:])
         if np.float16 in (A.dtype, x.dtype):  # scipy has no half precision: widen, and round once at the end

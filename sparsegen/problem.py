@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -99,6 +100,8 @@ class Facts:
 
     def broken_by(self, data: np.ndarray) -> tuple[str, ...]:
         """The names of the facts declared here that do not hold of `data`."""
+        if data.size == 0:
+            return ()
         holds = Facts.of(data)
         return tuple(name for name in ("constant", "exact_f32") if getattr(self, name) and not getattr(holds, name))
 
@@ -142,7 +145,7 @@ class Problem:
     op: str
     pattern: Pattern
     facts: Facts = field(default_factory=Facts)
-    dtype: np.dtype = np.dtype(np.float64)
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float64))
     k: int = 1
     layout_b: str = "row"
     layout_c: str = "row"
@@ -160,6 +163,16 @@ class Problem:
     def offset_dtype(self) -> np.dtype:
         """Of positions in the stored arrays, padding included with room to spare: int32 while they fit."""
         return np.dtype(np.int32 if self.pattern.nnz < 2**28 else np.int64)
+
+    @property
+    def order_b(self) -> Literal["C", "F"]:
+        """numpy's name for the order of x or B."""
+        return "C" if self.op == "spmv" or self.layout_b == "row" else "F"
+
+    @property
+    def order_c(self) -> Literal["C", "F"]:
+        """numpy's name for the order of y or C."""
+        return "C" if self.op == "spmv" or self.layout_c == "row" else "F"
 
     @property
     def key(self) -> tuple:

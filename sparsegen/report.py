@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
+from sparsegen import bandwidth, ops
 from sparsegen.candidate import Candidate
+from sparsegen.problem import Problem
+from sparsegen.search import Outcome
+from sparsegen.verdict import Verdict
 
 MEASURED = (
     "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
@@ -111,3 +116,88 @@ def _tried(entry: Mapping) -> str:
         return f"{entry['level']}: {entry['fault']}: {entry['message'].splitlines()[0] if entry['message'] else ''}"
     time = entry.get("measured_us") or entry.get("rough_us")
     return entry["level"] + (f" {time:.4g} us{'' if entry.get('measured_us') else ' (rough)'}" if time else "")
+
+
+def made(outcome: Outcome, problem: Problem) -> dict:
+    """What `Kernel.report` shows; costs that are not known yet are filled in by Report.completed."""
+    winner, pattern = outcome.winner, problem.pattern
+    best = outcome.baselines.get(outcome.baseline, {}).get("measured_us")
+    report: dict = {
+        "kernel": winner.label if winner else f"baseline {outcome.baseline}",
+        "format": winner.candidate.format if winner else None,
+        "schedule": winner.candidate.schedule if winner else None,
+        "parameters": dict(winner.candidate.params) if winner else {},
+        "origin": winner.candidate.origin if winner else "baseline",
+        "verified": _verified(winner.verdict) if winner else "the library's result was within the bound",
+        "op": problem.op, "shape": list(pattern.shape), "nnz": pattern.nnz, "dtype": problem.dtype.name, "k": problem.k,
+        "facts": [name for name, holds in asdict(problem.facts).items() if holds],
+        "threads": winner.threads if winner else problem.threads,
+        "device": problem.device,
+    }  # fmt: skip
+    timing = winner.verdict.measured if winner else None
+    measured = timing.median_us if timing else best
+    report |= {
+        "measured_us": measured,
+        "measured_p20_us": timing.p20_us if timing else None,
+        "measured_p80_us": timing.p80_us if timing else None,
+        "speedup": outcome.speedup if winner else 1.0 if best else None,
+        "speedup_is_over": min(
+            (name for name, entry in outcome.baselines.items() if "measured_us" in entry),
+            key=lambda name: outcome.baselines[name]["measured_us"],
+            default=outcome.baseline,
+        ),
+        "resolution": outcome.resolution,
+        "rounds": outcome.rounds,
+    }
+    index = problem.index_dtype.itemsize
+    moved = winner.packed_bytes if winner else pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
+    moved += ops.get(problem.op).operand_bytes(problem)
+    if measured:
+        report |= _limit(moved, measured, problem)
+    report |= {
+        "baselines": {
+            name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
+            for name, entry in outcome.baselines.items()
+        },
+        "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
+        "pack_ms": None, "startup_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
+        "cached": False,
+        "candidates": [tried.as_dict() for tried in outcome.tried],
+        "notes": list(outcome.notes),
+    }  # fmt: skip
+    if not winner and outcome.tried:
+        report["notes"].append(_why_baseline(outcome))
+    return report
+
+
+def _verified(verdict: Verdict) -> str:
+    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}"
+
+
+def _limit(moved: float, measured_us: float, problem: Problem) -> dict:
+    flops = ops.get(problem.op).flops(problem)
+    rate = {"gflop_per_s": flops / measured_us / 1e3, "bytes_moved": int(moved)}
+    if problem.target != "cpu":
+        return rate  # the memory of a GPU is not measured yet
+    level = bandwidth.level_of(moved, problem.threads)
+    limit = moved / level.bytes_per_s * 1e6
+    resident = level.name != "memory"
+    return {
+        **rate,
+        "limit_us": limit,
+        "fraction_of_limit": limit / measured_us,
+        "limit_is": f"{moved / 1e6:.3g} MB read at {level.bytes_per_s / 1e9:.3g} GB/s measured from {level.name}"
+        + (", cache-resident" if resident else ""),
+    }
+
+
+def _why_baseline(outcome: Outcome) -> str:
+    timed = [tried for tried in outcome.tried if tried.verdict.measured]
+    if outcome.speedup is not None and timed:
+        return (
+            f"the best kernel ran at {outcome.speedup:.3f} times the speed of the best baseline; "
+            f"only what differs by over {outcome.resolution or 0:.1%} counts, so the baseline serves"
+        )
+    if all(tried.verdict.fault for tried in outcome.tried):
+        return "no candidate was right, so the baseline serves"
+    return "the budget ended before a kernel was timed, so the baseline serves"

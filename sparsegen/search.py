@@ -131,7 +131,7 @@ class _Search:
             except Died as error:
                 answer = {"refused": f"{error.fault}: {error}"}
                 self._restore()
-            if "refused" not in answer and not self._right(0):
+            if "refused" not in answer and name != "scipy" and not self._right(0):  # scipy is what A @ x means
                 answer = {"refused": "its result misses the bound"}
             self.outcome.baselines[name] = answer
 
@@ -167,7 +167,7 @@ class _Search:
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 if verdict.level >= Level.CORRECT:
                     self._enter(name, tried)
-                elif verdict.fault in ("crash", "timeout", "memory"):
+                elif verdict.fault in ("crash", "timeout", "memory", *evaluate.CORRUPTING):
                     self._restore()
                 else:
                     self._ask_quietly("drop", names=[name])
@@ -189,7 +189,8 @@ class _Search:
             if tried.rough_us is None or answer["rough_ns"] / 1e3 < tried.rough_us:
                 tried.rough_us, tried.threads = answer["rough_ns"] / 1e3, threads
             self.arms[arm] = (tried, threads)
-        ranked = sorted({id(each): each for each, _ in self.arms.values()}.values(), key=lambda each: each.rough_us or 0)
+        each_once = {id(each): each for each, _ in self.arms.values()}.values()
+        ranked = sorted(each_once, key=lambda each: each.rough_us or 0)
         kept = {id(each) for each in ranked[:FINALISTS]}
         dropped = [arm for arm, (each, _) in self.arms.items() if id(each) not in kept]
         for arm in dropped:
@@ -233,11 +234,12 @@ class _Search:
         usable = {name: entry for name, entry in self.outcome.baselines.items() if "refused" not in entry}
         best = min((entry["rough_ns"] for entry in usable.values()), default=0.0)
         close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best or name == "scipy"]
-        if not self.arms:
+        if not self.arms or "scipy" not in usable:
             self._baselines_alone(usable)
             return
-        arms = sorted(self.arms, key=lambda arm: self.arms[arm][0].rough_us or 0)
-        arms = [arm for arm in arms if (self.arms[arm][0].rough_us or 0) < CLOSE * (self.arms[arms[0]][0].rough_us or 1)]
+        rough = {arm: tried.rough_us or 0.0 for arm, (tried, _) in self.arms.items()}
+        arms = sorted(arm for arm in rough if rough[arm] <= CLOSE * min(rough.values()))
+        arms.sort(key=lambda arm: rough[arm])
         fastest = next(arm for arm in arms if self.arms[arm][1] == self.arms[arm][0].threads)
         tried, threads = self.arms[fastest]
         try:
@@ -253,7 +255,7 @@ class _Search:
 
     def _baselines_alone(self, usable: dict) -> None:
         """No candidate to race: another baseline replaces scipy only where it was much faster at first sight."""
-        for name, entry in usable.items():
+        for entry in usable.values():
             entry["measured_us"] = entry["rough_ns"] / 1e3
         scipy_ns = usable.get("scipy", {}).get("rough_ns", float("inf"))
         name = min(usable, key=lambda each: usable[each]["rough_ns"], default="scipy")
@@ -285,7 +287,8 @@ class _Search:
         if self.problem.threads > 1:
             clean = [each for each in rounds if abs(each["null"] / each[fastest] - 1) <= NULL_LIMIT]
             if len(clean) < 4:
-                outcome.notes.append(f"a noisy machine: {len(rounds) - len(clean)} of {len(rounds)} null pairs over 10 % apart")
+                apart = f"{len(rounds) - len(clean)} of {len(rounds)} null pairs over {NULL_LIMIT:.0%} apart"
+                outcome.notes.append(f"a noisy machine: {apart}")
                 clean = rounds
         choosing, scoring = clean[::2], clean[1::2] or clean
         null = np.median([each["null"] / each[fastest] for each in clean])
@@ -293,7 +296,7 @@ class _Search:
         outcome.rounds = len(clean)
         for name in names:
             outcome.baselines[name]["measured_us"] = Timing.of([each[name] for each in scoring]).median_us
-        for name, entry in outcome.baselines.items():
+        for entry in outcome.baselines.values():
             if "refused" not in entry and "measured_us" not in entry:
                 entry["measured_us"] = entry["rough_ns"] / 1e3
         serving = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
@@ -323,6 +326,8 @@ class _Search:
             answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)
             if not answer["intact"] or not self._right(which):
                 return "wrong", "the result after timing is not the product"
+        if self.problem.target != "cpu":
+            return None
         moved = tried.packed_bytes + ops.get(self.problem.op).operand_bytes(self.problem)
         for again in (False, True):
             bandwidth.levels(self.problem.threads, again)

@@ -23,10 +23,10 @@ from multiprocessing.connection import Connection
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, candidate, checks, composite, ops, timing, values
+from sparsegen import baselines, candidate, checks, composite, ops, targets, timing, values
 from sparsegen.arena import Arena
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Pattern, Problem
-from sparsegen.targets import cpu
 
 SLOW_IMPORTS = ("numba",)
 SPARE_MEMORY = 3 << 30  # bytes a child may add to what the matrix explains
@@ -93,7 +93,11 @@ def _serve(pipe: Connection, opening: dict, file: int) -> None:
         request, details = pickle.loads(pipe.recv_bytes())
         if request == "close":
             return
-        pipe.send_bytes(json.dumps(getattr(child, request)(**details)).encode())
+        try:
+            answer = getattr(child, request)(**details)
+        except SparsegenError as error:  # launch expressions are evaluated here, where the sizes are
+            answer = {"header": str(error)}
+        pipe.send_bytes(json.dumps(answer).encode())
 
 
 class _Bound:
@@ -102,7 +106,8 @@ class _Bound:
     def __init__(self, problem: Problem, file_text: str, name: str, path: str, packs: list):
         self.candidate = candidate.parse(file_text, name=name)
         self.problem, self.packs = problem, packs
-        self.library = cpu.load(path)
+        self.target = targets.get(problem.target)
+        self.library = self.target.load(path)
         dtype = values.stored_dtype(self.candidate.encoding, problem.dtype)
         slots = [1 if self.candidate.encoding == "constant" else packed.slots for packed in packs]
         self.arenas = [
@@ -113,11 +118,15 @@ class _Bound:
     def set_values(self, data: np.ndarray) -> None:
         for arena, packed in zip(self.arenas, self.packs, strict=True):
             arena.arrays["data"][...] = values.encode(self.candidate.encoding, data, packed, self.problem.dtype)
+        if self.target.COPIES:
+            self.plans.clear()
 
     def plan(self, threads: int):
         if threads not in self.plans:
             arrays = [arena.arrays for arena in self.arenas]
-            self.plans[threads] = cpu.bind(self.library, self.candidate, self.problem, self.packs, arrays, threads)
+            self.plans[threads] = self.target.bind(
+                self.library, self.candidate, self.problem, self.packs, arrays, threads
+            )
         return self.plans[threads]
 
     def checksum(self) -> list[int]:
@@ -140,16 +149,12 @@ class _Child:
         self.bound: dict[str, _Bound] = {}
         self.arms: dict[str, Callable[[], object]] = {}
         self.packs: dict[tuple, list] = {}
-        _limit(self.A, self.output)
+        _limit(self.A, self.output, self.problem.target == "cpu")
         self.inputs = checks.timed_inputs(self.problem)
-        order = "C" if self.problem.op == "spmv" or self.problem.layout_c == "row" else "F"
         operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)})
         self.operands = operands
-        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self._order("b"))
-        self.y = operands.arrays["y"].reshape(output_shape, order=order)
-
-    def _order(self, operand: str) -> str:
-        return "C" if self.problem.op == "spmv" or getattr(self.problem, f"layout_{operand}") == "row" else "F"
+        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self.problem.order_b)
+        self.y = operands.arrays["y"].reshape(output_shape, order=self.problem.order_c)
 
     def load(self, name: str, text: str, path: str, label: str) -> dict:
         """Pack A for a candidate and bind it under `name`."""
@@ -193,7 +198,7 @@ class _Child:
         prepared = (time.perf_counter_ns() - started) / 1e6
         self.arms[name] = lambda: call(x, y)
         self.x[...] = self.inputs[0]
-        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self._order("c"))
+        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self.problem.order_c)
         return {"prepare_ms": prepared, "rough_ns": timing.rough(self.arms[name])}
 
     def drop(self, names: list[str]) -> dict:
@@ -207,8 +212,9 @@ class _Child:
         """One call of an arm on one of the timed inputs; y goes to the output."""
         self.x[...] = self.inputs[which]
         self.y[...] = np.nan
+        self.operands.guard()
         result = self.arms[arm]()
-        self.output[...] = self._result(result).ravel(order=self._order("c"))
+        self.output[...] = self._result(result).ravel(order=self.problem.order_c)
         return {"intact": bool(self.operands.intact())}
 
     def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
@@ -245,7 +251,7 @@ def _mark(array: np.ndarray) -> int:
 
 def _read(file: int, start: int, dtype: str, size: int) -> np.ndarray:
     array = np.empty(size, dtype)
-    view = memoryview(array).cast("B") if size else memoryview(b"")
+    view = memoryview(array.view(np.uint8).data)
     while len(view):
         got = os.preadv(file, [view[: 1 << 30]], start)
         if not got:
@@ -254,10 +260,10 @@ def _read(file: int, start: int, dtype: str, size: int) -> np.ndarray:
     return array
 
 
-def _limit(A: sp.csr_array, output: np.ndarray) -> None:
+def _limit(A: sp.csr_array, output: np.ndarray, on_cpu: bool) -> None:
     """Fence this process: address space, no core files, no new processes' worth of files."""
     matrix = A.data.nbytes + A.indices.nbytes + A.indptr.nbytes + 4 * output.nbytes
-    if sys.platform.startswith("linux"):
+    if on_cpu and sys.platform.startswith("linux"):  # a GPU driver reserves address space without bound
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * mmap.PAGESIZE
         most = now + SPARE_MEMORY + 12 * matrix

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegen import engine, templates
-from sparsegen.candidate import Candidate, instances
+from sparsegen.candidate import Candidate, instances, parse
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Problem
 
@@ -64,9 +64,35 @@ def template(name: str, **wanted) -> Candidate:
 
 def kernel_of(A, candidate: Candidate | None, *, facts="detect", threads=1, baseline="scipy", k=None) -> Kernel:
     """A kernel of this very candidate, without a search."""
-    op = candidate.op if candidate else "spmv" if k is None else "spmm"
+    op = "spmv" if k is None else "spmm"
     problem = engine.problem_of(A, op=op, k=k, threads=threads, facts=facts)
     return Kernel(A, problem, candidate, baseline, {"notes": []}, threads, {"budget": 0.0, "threads": threads})
+
+
+LOOP = """for (int64_t row = begin; row < end; ++row) {
+    ACC sum = 0;
+    for (OFFSET p = indptr[row]; p < indptr[row + 1]; ++p) sum += VALUE_AT(p) * ACC(x[indices[p]]);
+    STORE(y, row, sum);
+}"""
+
+
+def user_kernel(body: str = LOOP, name: str = "csr_user", header: str = "") -> Candidate:
+    """A CSR kernel file as a user, or a model, would write it."""
+    return parse(
+        f"""/* sparsegen
+op = "spmv"
+format = "csr"
+{header}
+[[launch]]
+entry = "spmv"
+items = "m"
+*/
+extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {{
+{body}
+}}
+""",
+        name=name,
+    )
 
 
 def problem_of(A, op="spmv", **options) -> Problem:
@@ -113,4 +139,4 @@ def together(count: int, call) -> list:
     return results
 
 
-__all__ = ["BUDGET", "Facts", "checksum", "kernel_of", "problem_of", "right", "template", "together"]
+__all__ = ["BUDGET", "Facts", "checksum", "kernel_of", "problem_of", "right", "template", "together", "user_kernel"]

@@ -17,7 +17,7 @@ LAYERS = """
     formats ops canonical cache operands nvrtc mkl_library cpp_tokens cpp_words
     readers gallery values checks fence explain
     matrices candidate
-    inputs composite report
+    inputs composite
     prelude templates
     cpp_names
     cpp_expressions
@@ -25,6 +25,7 @@ LAYERS = """
     targets baselines
     bandwidth worker evaluate binding record
     search
+    report
     kernel artifact
     store engine
     __init__

@@ -115,6 +115,7 @@ def test_list(capsys, what):
     assert status == 0 and known[what] in names
 
 
+@needs_compiler
 def test_cache(capsys):
     run(capsys, "compile", MATRIX, "--budget", "0.4")
     status, out, _ = run(capsys, "cache", "info", "--json")

@@ -186,7 +186,7 @@ def planned(case, A, dtype, **options):
     problem = Problem(case.op, Pattern.of(A), facts, np.dtype(dtype), target="cuda", **options)
     packs = composite.pack(case, problem)
     data = [values.encode(case.encoding, A.data.astype(dtype), packed, problem.dtype) for packed in packs]
-    return cuda.load(b"image", case, packs, data, problem), problem
+    return cuda.bind(b"image", case, problem, packs, [{"data": each} for each in data]), problem
 
 
 def csr_product(case, problem, accumulate=False):

@@ -33,19 +33,10 @@ def pattern(composed: bool = False) -> Pattern:
 
 
 def problem(template: candidate.Candidate, dtype: str, layouts=("row", "row")) -> Problem:
-    op = template.op
     facts = Facts(constant=True, exact_f32=dtype == "float64")
-    layout_b, layout_c = layouts
-    return Problem(
-        op,
-        pattern(len(template.parts) > 1),
-        facts,
-        np.dtype(dtype),
-        5 if op == "spmm" else 1,
-        layout_b,
-        layout_c,
-        target="cuda",
-    )
+    k = 5 if template.op == "spmm" else 1
+    whole = pattern(len(template.parts) > 1)
+    return Problem(template.op, whole, facts, np.dtype(dtype), k, *layouts, target="cuda")
 
 
 def variants(path: Path):
@@ -122,7 +113,7 @@ def test_every_instance_compiles(path):
     count = 0
     for case, of in variants(path):
         source = prelude.assemble(case, of, composite.pack(case, of), {})
-        for arch in ARCHS:
+        for arch in ARCHS if of.layout_b == "row" else ARCHS[1:2]:
             image = nvrtc.compile(source, arch)
             entries = {launch.entry for _, launch in prelude.entries(case)}
             assert set(image.resources) == entries

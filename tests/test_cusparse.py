@@ -186,7 +186,7 @@ def test_calls(refused, dtype, op, k, layout, monkeypatch):
 
 
 def test_no_algorithm_is_accepted(monkeypatch):
-    cupy, cusparse, live = stand_in(("DEFAULT", "CSR_ALG1", "CSR_ALG2"))
+    cupy, cusparse, _live = stand_in(("DEFAULT", "CSR_ALG1", "CSR_ALG2"))
     install(monkeypatch, cupy, cusparse)
     A, p = problem()
     with pytest.raises(SparsegenError, match="CSR_ALG2 is not supported"):
@@ -195,7 +195,7 @@ def test_no_algorithm_is_accepted(monkeypatch):
 
 @pytest.mark.parametrize("name", ["cupy", "cusparse"])
 def test_reasons(name, monkeypatch):
-    A, p = problem()
+    _A, p = problem()
     with monkeypatch.context() as patch:
         installed(patch, False)
         assert "pip install" in baselines.get(name).available(p)

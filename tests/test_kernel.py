@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from support import BUDGET, checksum, kernel_of, right, template, together
+from support import BUDGET, checksum, kernel_of, problem_of, right, template, together
 
 import sparsegen
 from sparsegen import gallery, templates
@@ -655,14 +655,40 @@ def test_spmm_compiled():
     right(kernel.T @ Z, A.T.tocsr(), Z)
 
 
-@pytest.mark.parametrize("name", sorted({each.name for each in templates.load("cpp")}))
-def test_equal_calls_give_equal_bits(name):
-    """Every CPU template is deterministic: which thread takes which rows does not matter."""
-    A = matrix(next(where for given, _, where in SPECIAL if given == name))
-    wanted = next(params for given, params, _ in SPECIAL if given == name)
-    chosen = next(each for each in instances(templates.get(name)) if wanted.items() <= each.params.items())
-    kernel = kernel_of(A, chosen, threads=2)
+@pytest.mark.parametrize("number", range(len(SPECIAL)))
+def test_equal_calls_give_equal_bits(number):
+    """Which thread takes which rows does not matter."""
+    A, (name, params, _) = special(number)[1], SPECIAL[number]
+    kernel = kernel_of(A, template(name, **params), threads=2)
     x = vector(A.shape[1])
     first = kernel @ x
     for _ in range(100):
         np.testing.assert_array_equal(kernel @ x, first)
+
+
+def test_every_template_is_among_these():
+    assert {name for name, _, _ in SPECIAL} == {each.name for each in templates.load("cpp") if each.op == "spmv"}
+
+
+@pytest.mark.parametrize("name", [each.name for each in templates.load("cpp") if each.op == "spmm"])
+def test_every_spmm_template(name):
+    A, chosen = next(
+        (MATRICES[where], each)
+        for where in ("powerlaw", "block_3x3", "stencil2d")
+        for each in instances(templates.get(name, "spmm"))
+        if templates.refusal(each, problem_of(MATRICES[where], "spmm", k=9, facts=None)) is None
+    )
+    kernel = kernel_of(A, chosen, k=9, threads=2, facts=None)
+    m, n = A.shape
+    for k in (9, 4, 1, 17):
+        for bad in (0.5, np.inf, np.nan):
+            X, C0 = vector(n, k), vector(m, k, seed=20273)
+            X[n // 3, k // 2] = bad
+            for order_x, order_c in itertools.product("CF", "CF"):
+                out = C0.copy(order=order_c)
+                kernel(X.copy(order=order_x), out, -1.5, 2.0)
+                right(out, A, X, -1.5, 2.0, C0)
+            first = kernel @ X
+            right(first, A, X)
+            for _ in range(20):
+                np.testing.assert_array_equal(kernel @ X, first)

@@ -22,7 +22,7 @@ def bound(A: sp.csr_array, threads: int, op: str = "spmv", name: str = "csr_scal
     problem = Problem(op, Pattern.of(A), dtype=A.dtype, threads=threads, **details)
     chosen = next(instances(templates.get(name, op)))
     packs = composite.pack(chosen, problem)
-    library = cpu.load(cpu.compile(cpu.unit(chosen, problem, packs)))
+    library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
     arenas = [Arena({**each.arrays, "data": values.encode("full", A.data, each, A.dtype)}) for each in packs]
     plan = cpu.bind(library, chosen, problem, packs, [each.arrays for each in arenas], threads)
     return plan, arenas  # the caller keeps the arrays alive
@@ -59,7 +59,8 @@ def test_operands_that_do_not_fit_are_refused_untouched(A, x):
     unaligned = np.frombuffer(bytearray(8 * len(x) + 1), np.uint8)[1:].view(np.float64)
     both = np.ones(len(x) + len(y))
     refused = [
-        (x[:-1], y), (x, y[:-1]), (x.astype(np.float32), y), (x, y.astype(np.float32)), (x[::-1], y), (x.reshape(-1, 1), y),
+        (x[:-1], y), (x, y[:-1]), (x.astype(np.float32), y), (x, y.astype(np.float32)), (x[::-1], y),
+        (x.reshape(-1, 1), y),
         (x.astype(">f8"), y), (x.astype(np.int64), y), (list(x), y), (None, y), (x, None), (x, frozen), (unaligned, y),
         (both[: len(x)], both[: len(y)]), (both[: len(x)], both[5 : 5 + len(y)]),
     ]  # fmt: skip

@@ -168,7 +168,7 @@ def test_the_door_forwards_every_word_in_order(op, format, tmp_path, monkeypatch
             expected.append(float(value))
     x = np.full(3, 101 + 7 * [name for name, _ in listed].index(next(iter(operands))), np.float64)
     y, status = np.full(64, np.nan), np.zeros(1, np.uint32)
-    library = cpu.load(cpu.compile(cpu.unit(kernel, whole, packs(kernel, whole))))
+    library = cpu.load(cpu.build(cpu.unit(kernel, whole, packs(kernel, whole))))
     words = prelude.words(kernel, part, sizes, arrays)
     alpha, beta, begin, end = (101.0 + 7 * [each for each, _ in listed].index(name) for name in
                                ("alpha", "beta", "begin", "end"))  # fmt: skip
@@ -191,7 +191,7 @@ def test_an_entry_named_as_a_function_of_the_library_is_our_own(tmp_path, monkey
     kernel, whole = reporting(made("spmv", "csr")), problem("spmv")
     named = replace(kernel, parts=(Part("all", "csr", (Launch("getpid", items="m"),)),))
     named = replace(named, source=kernel.source.replace("void spmv(", "void getpid("))
-    library = cpu.load(cpu.compile(cpu.unit(named, whole, packs(named, whole))))
+    library = cpu.load(cpu.build(cpu.unit(named, whole, packs(named, whole))))
     three, y, status = np.full(3, 5.0), np.full(64, np.nan), np.zeros(1, np.uint32)
     arrays = {"indptr": three.astype(np.int32), "indices": three.astype(np.int32), "data": three}
     words = prelude.words(named, named.parts[0], {"m": 5, "n": 5, "nnz": 5}, arrays)

@@ -56,20 +56,22 @@ def test_any_candidate_on_any_matrix(A, data):
     dtype = np.dtype(data.draw(st.sampled_from([np.float32, np.float64])))
     A = A.astype(dtype)
     problem = Problem(
-        chosen.op, Pattern.of(A), Facts.of(A.data), dtype, k=data.draw(st.integers(1, 19)) if chosen.op == "spmm" else 1,
+        chosen.op, Pattern.of(A), Facts.of(A.data), dtype,
+        k=data.draw(st.integers(1, 19)) if chosen.op == "spmm" else 1,
         layout_b=data.draw(st.sampled_from(["row", "column"])), layout_c=data.draw(st.sampled_from(["row", "column"])),
         threads=data.draw(st.integers(1, 3)),
     )  # fmt: skip
     if values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem):
         return
     packs = composite.pack(chosen, problem)
-    library = cpu.load(cpu.compile(cpu.unit(chosen, problem, packs)))
+    library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
     arenas = [Arena({**each.arrays, "data": values.encode(chosen.encoding, A.data, each, dtype)}) for each in packs]
     plan = cpu.bind(library, chosen, problem, packs, [each.arrays for each in arenas], problem.threads)
     rng, op = np.random.default_rng(23), ops.get(chosen.op)
     x = op.make(problem, rng)
     alpha, beta = data.draw(st.sampled_from([(1.0, 0.0), (-0.5, 1.0), (2.0, -1.5)]))
-    y0 = rng.standard_normal(op.shapes(problem)[1]).astype(dtype) if beta else np.full(op.shapes(problem)[1], np.nan, dtype)
+    shape = op.shapes(problem)[1]
+    y0 = rng.standard_normal(shape).astype(dtype) if beta else np.full(shape, np.nan, dtype)
     y = np.array(y0, order="C" if chosen.op == "spmv" or problem.layout_c == "row" else "F")
     assert plan.run(x, y, alpha, beta) == 0
     assert all(arena.intact() for arena in arenas)

@@ -213,7 +213,7 @@ def test_the_reading_of_many_tokens_ends():
     stores = "STORE(y, row, sum);"
     assert screen_cpp.check(spmv(stores * 200)) is None
     assert "beyond the 100000 tokens" in screen_cpp.check(spmv(stores * 3000))
-    nested = ("sum = " + "SCALED(" * 12 + "sum" + ")" * 12 + ";") * 8
+    nested = ("sum = " + "SCALED(" * 9 + "sum" + ")" * 9 + ";") * 80
     assert "beyond the 100000 tokens" in screen_cpp.check(spmv(nested))
     variants = "\n#if P - LANES > 40\n" + stores * 200 + "\n#endif\n#if P + LANES == 5\n;\n#endif\n" + stores * 200
     lists = f"[tune]\nP = {list(range(60))}\n"
@@ -300,7 +300,7 @@ def test_good_kernels_compile_and_compute(path, tmp_path, monkeypatch):
         if values.feasible(one.encoding, problem) or composite.feasible(one, problem):
             continue
         packs = composite.pack(one, problem)
-        library = cpu.load(cpu.compile(cpu.unit(one, problem, packs)))
+        library = cpu.load(cpu.build(cpu.unit(one, problem, packs)))
         arenas = [
             Arena({**pack.arrays, "data": values.encode(one.encoding, A.data, pack, problem.dtype)}) for pack in packs
         ]

@@ -51,7 +51,7 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
 
     def call(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         y = np.empty(shape, problem.dtype, order) if out is None else out
-        if parallel is None or _launched and _launched[0] != os.getpid():
+        if parallel is None or (_launched and _launched[0] != os.getpid()):
             serial(*arrays, x, y)
             return y
         with _one_at_a_time:

@@ -127,7 +127,7 @@ def sliced(lengths: np.ndarray, SLICE: int, SIGMA: int) -> tuple[np.ndarray | No
 
 
 def lane_slots(indptr: np.ndarray, SLICE: int, order: np.ndarray | None, starts: np.ndarray):
-    """Slots of the entries of rows in such slices, lane after lane of a step: yields (rows, entries, slots), all in turn.
+    """Slots of the entries of rows in such slices, lane after lane of a step: yields (rows, entries, slots) in turn.
 
     rows and entries are slices; slots is int64, (entries,). About PIECE entries at a time stay in cache.
     """

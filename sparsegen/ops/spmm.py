@@ -22,7 +22,7 @@ def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> n
     """A random B, (n, k) in the problem's layout: signed normals, or integers from 1 to 7."""
     shape = shapes(problem)[0]
     drawn = rng.integers(1, 8, shape) if integer else rng.standard_normal(shape)
-    return drawn.astype(problem.dtype, order="C" if problem.layout_b == "row" else "F")
+    return drawn.astype(problem.dtype, order=problem.order_b)
 
 
 def reference(A: sp.csr_array, B: np.ndarray) -> np.ndarray:

@@ -1,4 +1,15 @@
-"""Where kernels are compiled and run, one module each; the folder is the registry."""
+"""Where kernels are compiled and run, one module each; the folder is the registry. A target's module holds
+
+    LANGUAGE   of the candidates it takes: "cpp" or "cuda"
+    COPIES     whether `bind` copies the arrays, so that new values want a new plan
+    available() -> str | None           None when kernels can be compiled and run here; else why not and what to do
+    device() -> str                     what a measured choice is for
+    screen(candidate) -> str | None     one sentence why its source must not be compiled
+    unit(candidate, problem, packs) -> str     the translation unit
+    build(unit) -> Path                 the binary, from the cache or compiled into it; raises CompileFailure
+    load(path) -> handle
+    bind(handle, candidate, problem, packs, arrays, threads) -> plan     plan.run(x, y, alpha, beta) -> status
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The host's C++ compiler and processor: compile a candidate to a shared object, bind it to arrays, run it.
 
-The compiler is $CXX, $CC, g++, clang++, or the `ziglang` package. Kernels are linked against nothing, so that a name the
-screen let through still has nowhere to go.
+The compiler is $CXX, $CC, g++, clang++, or the `ziglang` package. Kernels are linked against nothing, so that a name
+the screen let through still has nowhere to go.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import cache, formats, ops, prelude
+from sparsegen import cache, formats, ops, prelude, screen_cpp
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.formats import Packed
@@ -34,6 +34,8 @@ try:
 except ImportError:  # installed on a machine without a compiler
     _native = None  # type: ignore[assignment]
 
+LANGUAGE = "cpp"
+COPIES = False  # bind leaves the arrays where they are
 COMPILE_SECONDS = 20.0
 COMPILE_MEMORY = 2 << 30  # bytes of address space
 PIECES = 4  # of work per thread, so that one that is held up can be helped
@@ -82,7 +84,7 @@ def available() -> str | None:
     if compiler() is None:
         return "no C++ compiler found: install g++ or clang++, or `pip install sparsegen[compiler]`, or set CXX"
     if _native is None:
-        return "sparsegen was installed without a C compiler: install one, then `pip install --force-reinstall sparsegen`"
+        return "sparsegen was installed without a C compiler: install one, then install sparsegen again"
     return None
 
 
@@ -132,7 +134,13 @@ def machine() -> Machine:
 
 def device() -> str:
     """What a measured choice is for: the processor, its instruction set and the cores this process may use."""
-    return f"{machine().model} {machine().isa} {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{machine().model} {machine().isa} {cores} cores"
+
+
+def screen(candidate: Candidate) -> str | None:
+    """One sentence why the source must not be compiled and run in a process of ours, or None."""
+    return screen_cpp.check(candidate)
 
 
 def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:
@@ -141,7 +149,7 @@ def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str
     return prelude.assemble(candidate, problem, packs, {"LANES": str(lanes)})
 
 
-def compile(text: str) -> Path:
+def build(text: str) -> Path:
     """The shared object of a translation unit, from the cache or compiled into it.
 
     Raises CompileFailure with the compiler's words, or when it takes over 20 s or 2 GiB.
@@ -159,7 +167,8 @@ def compile(text: str) -> Path:
 
 
 def _fenced(command: list[str], text: str) -> None:
-    limits = f"ulimit -v {COMPILE_MEMORY // 1024} 2>/dev/null; ulimit -c 0; ulimit -t {int(COMPILE_SECONDS)}; exec \"$@\""
+    memory, seconds = COMPILE_MEMORY // 1024, int(COMPILE_SECONDS)
+    limits = f'ulimit -v {memory} 2>/dev/null; ulimit -c 0; ulimit -t {seconds}; exec "$@"'
     process = subprocess.Popen(
         ["/bin/sh", "-c", limits, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -210,7 +219,7 @@ def bind(
                 raise SparsegenValueError(
                     f"items = {launch.items!r} is {items}, but {part.format} has {cuts[-1]} work items here"
                 )
-            address = ctypes.cast(getattr(library, f"door_{launch.entry}"), ctypes.c_void_p).value
+            address = ctypes.cast(getattr(library, f"door_{launch.entry}"), ctypes.c_void_p).value or 0
             words = prelude.words(candidate, part, sizes, dict(own))
             launches.append((address, words, np.ascontiguousarray(cuts, np.int64), later))
         later = True

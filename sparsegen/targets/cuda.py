@@ -10,22 +10,28 @@ Not covered: more than one device, and other libraries' idea of the current stre
 from __future__ import annotations
 
 import functools
+import hashlib
 import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from sparsegen import nvrtc, ops, prelude
+from sparsegen import cache, nvrtc, ops, prelude
+from sparsegen import screen as cuda_screen
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.formats import Packed
-from sparsegen.nvrtc import CompileFailure, archs, flags
+from sparsegen.nvrtc import CompileFailure as CompileFailure
+from sparsegen.nvrtc import archs as archs
+from sparsegen.nvrtc import flags as flags
 from sparsegen.problem import Problem
 from sparsegen.verdict import Timing
 
-__all__ = ["CompileFailure", "archs", "available", "compile", "device", "flags", "load", "resolve", "time", "upload"]
+LANGUAGE = "cuda"
+COPIES = True  # bind copies the arrays: new values want a new plan
 MOST_GRID, MOST_BLOCK = 2**31 - 1, 1024
 STATIC_SHARED = 48 << 10  # more shared memory than this has to be asked for
 SCALE = """extern "C" __global__ void scale(VALUE* y, long long count, VALUE beta) {
@@ -97,6 +103,44 @@ class Buffer:
 def upload(array: np.ndarray) -> Buffer:
     """A copy on the device, in the order the array has."""
     return Buffer(array.nbytes, array if array.flags.forc else np.ascontiguousarray(array))
+
+
+def screen(candidate: Candidate) -> str | None:
+    """One sentence why the source must not be compiled, or None."""
+    return cuda_screen.cuda(candidate.source)
+
+
+def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:
+    """The translation unit of a candidate."""
+    return prelude.assemble(candidate, problem, packs, {})
+
+
+def build(text: str) -> Path:
+    """The CUBIN of a translation unit for the GPU here, from the cache or compiled into it. Raises CompileFailure."""
+    arch = resolve(None)
+    key = hashlib.blake2b("\0".join([nvrtc.version(), *flags(arch), text]).encode(), digest_size=20).hexdigest()
+
+    def write(path: Path) -> None:
+        path.write_bytes(compile(text, arch))
+
+    return cache.binary_path(key, write)
+
+
+def load(path: Path) -> bytes:
+    """The image that `bind` takes."""
+    return Path(path).read_bytes()
+
+
+def bind(
+    image: bytes,
+    candidate: Candidate,
+    problem: Problem,
+    packs: Sequence[Packed],
+    arrays: Sequence[Mapping[str, np.ndarray]],
+    threads: int = 1,
+) -> Plan:
+    """A kernel on the device, ready to run; `arrays` holds for each part those of its format, data included."""
+    return Plan(image, candidate, packs, [own["data"] for own in arrays], problem)
 
 
 @dataclass
@@ -180,6 +224,8 @@ class Plan:
             if module is not None:
                 self.driver.cuModuleUnload(module)
 
+    run = __call__
+
     def _run(self, launch: _Launch, given: Mapping[str, float]) -> None:
         real, width = launch.words.view(self.problem.dtype), 8 // self.problem.dtype.itemsize
         for name, place in launch.places.items():
@@ -227,7 +273,6 @@ class Plan:
         return known | packed.sizes
 
 
-load = Plan
 
 
 def time(

@@ -1,0 +1,22 @@
+from typing import Any
+
+import numpy as np
+
+class Plan:
+    def __init__(
+        self,
+        launches: list[Any],
+        x: tuple[int, int],
+        y: tuple[int, int],
+        kind: str,
+        x_by_row: bool,
+        y_by_row: bool,
+        clear: bool,
+        threads: int,
+        release: int,
+        keep: Any,
+        /,
+    ) -> None: ...
+    def run(self, x: np.ndarray, y: np.ndarray, alpha: float, beta: float, /) -> int: ...
+
+def read(buffer: np.ndarray, threads: int, repeats: int, /) -> None: ...
