@@ -113,13 +113,13 @@ class Features:
         if (R, S) not in self._fill:
             width = self.pattern.n // S + 1
             blocks = sum(len(np.unique(rows // R * width + columns // S)) for rows, columns in self._samples)
-            self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / max(blocks * R * S, 1)
+            self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / (blocks * R * S) if blocks else 1.0
         return self._fill[R, S]
 
     @cached_property
     def diagonals(self) -> int:
         """In the sample, and so at least."""
-        return len(np.unique(np.concatenate([columns - rows for rows, columns in self._samples])))
+        return len(set().union(*(np.unique(columns - rows).tolist() for rows, columns in self._samples)))
 
 
 def _guessed(problem: Problem) -> list[tuple[float, Candidate]]:
@@ -186,9 +186,9 @@ def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
     by_row = problem.layout_b == "row"
     stored_by = 0.0 if by_row == (problem.layout_c == "row") else 0.1
     if each.parts[0].format == "sell":
-        slots = features.slots(int(params["SLICE"]), int(params["SIGMA"]))
+        padded = features.slots(int(params["SLICE"]), int(params["SIGMA"]))
         passes = -(-k // int(params["COLUMNS"]))
-        return slots * (k * (0.8 if by_row else 0.22) + passes * 0.05) + pattern.m * k * (0.1 + stored_by)
+        return padded * (k * (0.8 if by_row else 0.22) + passes * 0.05) + pattern.m * k * (0.1 + stored_by)
     tile = int(params.get("TILE", 1))
     R, S = int(params.get("R", 1)), int(params.get("S", 1))
     slots = pattern.nnz / features.fill(R, S) if each.parts[0].format == "bsr" else float(pattern.nnz)
