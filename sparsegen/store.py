@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from sparsegen import baselines, candidate
+from sparsegen.canonical import from_compressed
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Facts, Pattern, Problem
 
@@ -82,7 +82,7 @@ def dumps(thing) -> bytes:
 
 
 def loads(blob: bytes, name: str = "the saved kernel"):
-    """What `dumps` wrote. Raises SparsegenValueError for anything else."""
+    """What `dumps` wrote. Raises SparsegenError, mostly SparsegenValueError, for anything else."""
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
@@ -103,7 +103,7 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
 
     if about["version"] != VERSION:
         raise SparsegenValueError(f"{name} has version {about['version']}; expected {VERSION}: save it again")
-    A = _canonical(arrays, tuple(int(size) for size in about["shape"]))
+    A = from_compressed(arrays["indptr"], arrays["indices"], arrays["data"], about["shape"])
     spec = {**about["problem"], "facts": Facts(**about["problem"]["facts"])}
     spec["dtype"] = np.dtype(spec["dtype"])
     problem = Problem(pattern=Pattern.of(A), **spec)
@@ -135,14 +135,6 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
         kernel._report = kernel._report.unmeasured(None, baseline)
     kernel._report = kernel._report.noted(notes)
     return kernel
-
-
-def _canonical(arrays: dict, shape: tuple[int, ...]) -> sp.csr_array:
-    from sparsegen import inputs
-
-    A = sp.csr_array(shape, dtype=arrays["data"].dtype)
-    A.data, A.indices, A.indptr = arrays["data"], arrays["indices"], arrays["indptr"]
-    return inputs.as_csr(A)
 
 
 def _plain(value):

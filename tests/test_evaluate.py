@@ -66,7 +66,12 @@ def items(kernel, expression: str):
 
 def test_the_compiler_speaks_of_the_kernel_alone(judge, monkeypatch):
     monkeypatch.setattr(screen_cpp, "check", lambda each: None)
-    for body in ("#include </etc/passwd>\n" + LOOP, "#error root\n", LOOP + "undefined_function();", "((void (*)())a)();" + LOOP):
+    for body in (
+        "#include </etc/passwd>\n" + LOOP,
+        "#error root\n",
+        LOOP + "undefined_function();",
+        "((void (*)())a)();" + LOOP,
+    ):
         verdict = judge(user_kernel(body))
         assert verdict.fault == "compile"
         assert "root:" not in verdict.message
@@ -93,7 +98,9 @@ def test_every_template_is_right_wherever_it_is_feasible(name):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("layout_b", "layout_c"), [("row", "row"), ("column", "row"), ("row", "column"), ("column", "column")])
+@pytest.mark.parametrize(
+    ("layout_b", "layout_c"), [("row", "row"), ("column", "row"), ("row", "column"), ("column", "column")]
+)
 def test_every_spmm_template_is_right(dtype, layout_b, layout_c):
     for name in ("powerlaw", "block_3x3"):
         matrix = gallery.small()[name].astype(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -109,7 +111,11 @@ def test_a_matrix_too_large_for_the_memory_allowed_is_a_verdict():
     body = "for (int64_t row = begin; row < end; ++row) STORE(y, row, ACC(0));"
     from sparsegen import candidate, composite
 
-    text = candidate.text(user_kernel(body)).replace('format = "csr"', 'format = "ell"').replace("CSR_ARRAYS", "ELL_ARRAYS")
+    text = (
+        candidate.text(user_kernel(body))
+        .replace('format = "csr"', 'format = "ell"')
+        .replace("CSR_ARRAYS", "ELL_ARRAYS")
+    )
     chosen = candidate.parse(text, name="ell_user")
     assert composite.feasible(chosen, problem)
     made = evaluate.compile(chosen, problem, composite.literals(chosen, problem))
@@ -201,7 +207,7 @@ def test_sessions_of_two_threads_follow_each_other():
 
     together(3, run)
     spans.sort()
-    assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
 
 
 def test_warming_does_not_wait_for_a_session():
@@ -254,7 +260,9 @@ def test_nothing_is_left_when_the_process_is_killed(forked, tmp_path):
             evaluate.evaluate(hang, problem, opened, checks.References(problem), "hang")
         """
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 2
@@ -271,10 +279,8 @@ def test_nothing_is_left_when_the_process_is_killed(forked, tmp_path):
         assert not any(map(_alive, pids))
     finally:
         process.stdout.close()
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def _alive(pid: int) -> bool:

@@ -200,7 +200,9 @@ def test_the_baseline_of_a_budget_spent(monkeypatch):
     """With no time at all one candidate is tried, one baseline is measured, and an answer is given."""
     outcome = search.search(problem_of(A), A, proposals(3), 0.0, None, 20280)
     assert outcome.baselines["scipy"]["measured_us"] > 0
-    assert outcome.baselines["numba"] == {"refused": "the budget was used up"} or "not installed" in str(outcome.baselines)
+    assert outcome.baselines["numba"] == {"refused": "the budget was used up"} or "not installed" in str(
+        outcome.baselines
+    )
     assert len(outcome.tried) <= 2
 
 
