@@ -61,9 +61,8 @@ class Kernel(operands.Call, spla.LinearOperator):
                 y = np.empty(self._rows, self._plain)
                 if native(x, y, 1.0, 0.0) == 0:
                     return y
-            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.dtype == self._plain:
-                if x.flags.forc and x.flags.aligned:
-                    return direct(x, None)
+            elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.forc and x.flags.aligned:
+                return direct(x, None) if x.dtype == self._plain else self(x)
         if isinstance(x, spla.LinearOperator):
             return super().dot(x)
         return self(x)

@@ -12,12 +12,11 @@ from numpy import ndarray  # a global is found faster than an attribute
 
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 
-
 ONE, ZERO = 1, 0  # by identity: what alpha and beta are when nobody passes them
 
 
 class Call:
-    """The shortest way from a Python call to a native plan. Arms are timed through it, so that they cost what kernels do.
+    """The shortest way from a Python call to a native plan; arms are timed through it, and so cost what kernels do.
 
     native: run(x, y, alpha, beta) of a plan for vectors, or None; what it refuses goes to _other.
     """

@@ -41,7 +41,8 @@ def into(A: sp.csr_array) -> Callable | None:
     def run(x, y, alpha: float, beta: float) -> int:
         if type(x) is not np.ndarray or x.dtype != dtype or y.dtype != dtype or x.shape != (n,) or y.shape != (m,):
             return -1
-        if alpha != 1 or beta or not (x.flags.c_contiguous and x.flags.aligned and y.flags.carray) or np.may_share_memory(x, y):
+        plain = x.flags.c_contiguous and x.flags.aligned and y.flags.carray
+        if alpha != 1 or beta or not plain or np.may_share_memory(x, y):
             return -1
         y.fill(0)
         csr_matvec(*arrays, x, y)
