@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sparsegen import candidate, checks, composite, gallery, ops, paths, screen_cpp, templates, values
+from sparsegen import candidate, checks, composite, gallery, ops, paths, templates, values
 from sparsegen.arena import Arena
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.screen import cpp
 from sparsegen.targets import cpu
 
 pytestmark = pytest.mark.skipif(cpu.available() is not None, reason="no compiler")
@@ -105,7 +106,7 @@ def test_grammar(path):
     assert template.op == path.parent.name and template.about and len(text.splitlines()) < 150
     assert len(template.parts) > 1 or path.stem.startswith(template.format + "_")
     assert candidate.parse(candidate.text(template), name=path.stem, origin="template") == template
-    assert screen_cpp.check(template) is None
+    assert cpp.check(template) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=identity)
