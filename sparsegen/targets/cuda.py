@@ -27,6 +27,7 @@ from sparsegen.nvrtc import CompileFailure as CompileFailure
 from sparsegen.nvrtc import archs as archs
 from sparsegen.nvrtc import flags as flags
 from sparsegen.problem import Problem
+from sparsegen.screen import cuda as cuda_screen
 from sparsegen.verdict import Timing
 
 LANGUAGE = "cuda"
