@@ -62,8 +62,8 @@ def feasible(candidate: Candidate, problem: Problem) -> str | None:
             return f"{part.format}: no matrix fits {params} ({error})"
         if reason:
             return f"{part.format}: {reason}"
-        padded = format.PADS == "zero" and format.stored(pattern, **params) > pattern.nnz
-        if candidate.encoding == "constant" and padded:
+        zeros = candidate.encoding == "constant" and format.PADS == "zero"
+        if zeros and format.stored(pattern, **params) > pattern.nnz:
             return f"{part.format}: padding has no value of its own with values = 'constant'"
     return None
 

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,6 +38,7 @@ SCIPY_NS_PER_ENTRY = 1.2  # a first guess of what a product costs now
 MOST_GAIN = 0.7  # of a baseline's time that a kernel can be expected to save at best
 LEAST_BUDGET = 0.05  # seconds below which a search cannot verify and time anything
 MATMUL_KERNELS = 8
+OPERAND_COPIES = 8  # of x and y that checking and timing hold at once, here and in the worker
 
 
 def compile(
@@ -234,6 +236,8 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
+    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > _free_memory():
+        reason = "its operands are too large for the memory that is free to check a kernel"
     if reason is None and target == "cpu":
         reason = cpu.available()
     return problem, reason
@@ -247,6 +251,17 @@ def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="
     )  # fmt: skip
     _validate(options)
     return _problem(matrix, options, target)[0]
+
+
+def _free_memory() -> float:
+    """Bytes that may still be taken, as far as the system tells."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return 1024.0 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return float("inf")
 
 
 def _not_worth(A: sp.csr_array, problem: Problem, budget: float, expected_calls: float | None) -> str | None:

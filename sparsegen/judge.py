@@ -80,12 +80,12 @@ def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str
 
 
 def _compiled(each: Candidate, problem: Problem, arch: str) -> dict:
-    from sparsegen import screen
+    from sparsegen.screen import cuda as cuda_screen
     from sparsegen.targets import cuda
 
     if reason := templates.refusal(each, problem) or values.feasible(each.encoding, problem):
         return _record(each, Verdict(Level.PARSED, "infeasible", reason), None)
-    if reason := screen.cuda(each.source):
+    if reason := cuda_screen.check(each.source):
         return _record(each, Verdict(Level.NONE, "screen", reason), None)
     started = time.perf_counter()
     try:

@@ -20,7 +20,7 @@ from sparsegen.report import Report
 _REAL = frozenset((int, float))  # types of alpha and beta that need no look
 
 
-class Kernel(spla.LinearOperator):
+class Kernel(operands.Call, spla.LinearOperator):
     """y = kernel @ x, or kernel(x, out=None, alpha=1, beta=0) = alpha A x + beta out.
 
     A `scipy.sparse.linalg.LinearOperator`. x: (n,), (n, 1) or (n, k), anything numpy makes an array of; the result has
@@ -56,27 +56,23 @@ class Kernel(spla.LinearOperator):
     # ---- calls
 
     def __matmul__(self, x):
-        if type(x) is np.ndarray and x.ndim == 1 and x.dtype == self._plain:
+        if type(x) is np.ndarray and x.ndim == 1:
             if (native := self._native) is not None:
-                y = np.empty(self.shape[0], x.dtype)
+                y = np.empty(self._rows, self._plain)
                 if native(x, y, 1.0, 0.0) == 0:
                     return y
             elif (direct := self._direct) is not None and len(x) == self.shape[1] and x.flags.forc and x.flags.aligned:
-                return direct(x, None)
+                return direct(x, None) if x.dtype == self._plain else self(x)
         if isinstance(x, spla.LinearOperator):
             return super().dot(x)
         return self(x)
 
-    def __call__(self, x, out=None, alpha=1, beta=0):
-        """alpha A x + beta out, in out when it is given. Raises SparsegenValueError, SparsegenTypeError.
-
-        out: an array of the result's shape and dtype, any strides; it may overlap x. With beta = 0 it is not read.
-        """
+    def _other(self, x, out, alpha, beta):
         if type(alpha) in _REAL and type(beta) in _REAL:
             native, y = self._accumulating if beta else self._native, out
             if native is not None:
                 if out is None and type(x) is np.ndarray and x.ndim == 1 and not beta:
-                    y = np.empty(self.shape[0], self._plain)
+                    y = np.empty(self._rows, self._plain)
                 try:
                     if type(y) is np.ndarray and native(x, y, alpha, beta) == 0:
                         return y
@@ -248,12 +244,15 @@ class Kernel(spla.LinearOperator):
             whole = module.prepare(A, problem) if module.available(problem) is None else None
         if binding is not None and vector and (plan := binding.plan(1, problem.layout_b, problem.layout_c)) is not None:
             run = plan.run
+        elif binding is None and self.baseline == "scipy" and problem.op == "spmv":
+            run = baselines.get("scipy").into(A)
         self._A, self._binding = A, binding
-        self._plain = A.dtype  # of an x that needs no conversion
+        self._plain, self._rows = A.dtype, A.shape[0]  # of an x that needs no conversion, and of its y
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of a vector
-        self._accumulating: Callable | None = run if binding is not None and not binding.checks_finite else None
+        accumulates = binding is not None and not binding.checks_finite
+        self._accumulating: Callable | None = run if accumulates else None
 
     # ---- what it is
 

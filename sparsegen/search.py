@@ -29,7 +29,7 @@ CLOSE = 1.4  # times the best rough time: an arm farther behind does not race
 RACE_SHARE = 0.4  # of the budget, kept for the race
 LEAST_RACE = 0.25  # seconds
 FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
-LEAST_RESOLUTION = 0.02
+LEAST_RESOLUTION = 0.05  # where arrays happen to lie moves times by as much from one process to the next
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
 TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 SINGLE_THREAD_WORK = 20_000  # multiply-adds below which two threads are not tried
@@ -278,7 +278,7 @@ class _Search:
             changed |= set(answer["changed"])
             ratios = np.array([each[pair[1]] / each[pair[0]] for each in rounds])
             error = 1.25 * ratios.std() / np.sqrt(len(ratios))  # of a median
-            if len(rounds) >= 3 * FEWEST_ROUNDS and error < LEAST_RESOLUTION / 4:
+            if len(rounds) >= 3 * FEWEST_ROUNDS and error < LEAST_RESOLUTION / 10:
                 break
         return rounds, changed
 

@@ -18,6 +18,7 @@ FOLDERS = {"cpp": ("cpu_templates", ".cpp"), "cuda": ("cuda_templates", ".cu")}
 REPEAT = 1.06  # a further instance of a template counts as slower by this: the first few should differ
 VECTOR = 64  # bytes of a vector that the guesses for SpMM assume
 LOOKS, LOOK = 16, 48  # where block fill and diagonals are sampled: so many times so many rows
+MOST_LOOKED = 1 << 14  # entries, each time
 
 
 @cache
@@ -102,9 +103,9 @@ class Features:
         for first in starts:
             stop = min(first + LOOK, pattern.m)
             begin, end = int(pattern.indptr[first]), int(pattern.indptr[stop])
-            span = slice(begin, min(end, begin + (1 << 14)))
-            rows = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])[: span.stop - span.start]
-            samples.append((rows, pattern.indices[span].astype(np.int64)))
+            columns = pattern.indices[begin : min(end, begin + MOST_LOOKED)].astype(np.int64)
+            rows = np.repeat(np.arange(first, stop), pattern.lengths[first:stop])[: len(columns)]
+            samples.append((rows, columns))
         return samples
 
     def fill(self, R: int, S: int) -> float:
@@ -112,13 +113,13 @@ class Features:
         if (R, S) not in self._fill:
             width = self.pattern.n // S + 1
             blocks = sum(len(np.unique(rows // R * width + columns // S)) for rows, columns in self._samples)
-            self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / max(blocks * R * S, 1)
+            self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / (blocks * R * S) if blocks else 1.0
         return self._fill[R, S]
 
     @cached_property
     def diagonals(self) -> int:
         """In the sample, and so at least."""
-        return len(np.unique(np.concatenate([columns - rows for rows, columns in self._samples])))
+        return len(set().union(*(np.unique(columns - rows).tolist() for rows, columns in self._samples)))
 
 
 def _guessed(problem: Problem) -> list[tuple[float, Candidate]]:
@@ -135,28 +136,31 @@ def _guessed(problem: Problem) -> list[tuple[float, Candidate]]:
 
 # nanoseconds per slot, per byte of A and per row, fitted to measured times of about a hundred matrices in float64
 CPU_COST = {
-    "sell_slice": (0.24, 0.003, 0.6),
-    "bsell_slice": (0.16, 0.003, 0.85),
-    "bsr_row": (0.10, 0.010, 3.0),
-    "dia_chunk": (0.09, 0.004, 0.15),
-    "dense_rows_slice": (0.25, 0.003, 0.75),
-    "csr_vector": (0.28, 0.004, 1.4),
-    "csr_scalar": (0.60, 0.004, 0.5),
-    "coo_runs": (0.65, 0.018, 0.15),
-    "ell_vector": (0.30, 0.010, 0.6),
+    "sell_slice": (0.180, 0.0080, 0.83),
+    "bsell_slice": (0.117, 0.0050, 0.82),
+    "bsr_row": (0.060, 0.0145, 3.0),
+    "dia_chunk": (0.085, 0.0031, 0.40),
+    "dense_rows_slice": (0.150, 0.0112, 0.69),
+    "csr_vector": (0.220, 0.0080, 1.7),
+    "csr_scalar": (0.450, 0.0150, 0.3),
+    "coo_runs": (0.530, 0.0250, 0.36),
+    "ell_vector": (0.200, 0.0200, 0.6),
 }
 
 
-def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
+def cpu_work(each: Candidate, problem: Problem, features: Features) -> tuple[float, float, float]:
+    """Slots multiplied by what was gathered for them, bytes of A, and rows, that a SpMV instance goes through."""
     pattern, params = problem.pattern, {name: v for name, v in each.params.items() if isinstance(v, int)}
     SLICE, SIGMA, R, S = (params.get(name, 1) for name in ("SLICE", "SIGMA", "R", "S"))
-    slots, index_bytes, gathered = float(pattern.nnz), 4.0, 1.0
+    slots, rows, index_bytes, gathered = float(pattern.nnz), float(pattern.m), 4.0, 1.0
     match each.parts[0].format:
         case "sell" if len(each.parts) == 2:
-            sigma = each.format_params(each.parts[0])["SIGMA"]
-            slots = features.dense_entries + features.slots(SLICE, sigma, rest=True)
+            rest = features.slots(SLICE, each.format_params(each.parts[0])["SIGMA"], rest=True)
+            slots = features.dense_entries + rest
         case "sell":
             slots, index_bytes = features.slots(SLICE, SIGMA), params["BITS"] / 8
+            gathered = 1.08 if params["BITS"] == 16 else 1.0  # an index to add a base to
+            rows *= 0.65 if SIGMA == 1 else 1.0  # stored in order
         case "bsell":
             slots = features.slots(SLICE, SIGMA) / features.fill(R, S)
             index_bytes, gathered = 4 / (R * S), 0.4 + 1 / R
@@ -166,14 +170,66 @@ def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
             slots, index_bytes = features.diagonals * pattern.m, 0.0
         case "ell":
             slots = pattern.m * int(pattern.lengths.max(initial=0))
-    per_slot, per_byte, per_row = CPU_COST.get(each.name, (1.0, 0.01, 1.0))
     bytes_ = slots * (values.stored_bytes(each.encoding, problem.dtype) + index_bytes)
-    return slots * gathered * per_slot + bytes_ * per_byte + pattern.m * per_row
+    return slots * gathered, bytes_, rows
+
+
+def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
+    costs = CPU_COST.get(each.name, (1.0, 0.01, 1.0))
+    return sum(cost * count for cost, count in zip(costs, cpu_work(each, problem, features), strict=True))
 
 
 def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
-    return 1.0
+    """As `_cpu_spmv`, of all k columns. Vectors loaded, or gathered from operands stored by columns, decide."""
+    pattern, params, k = problem.pattern, each.params, problem.k
+    lanes = int(params.get("NARROW") or VECTOR // problem.dtype.itemsize)
+    by_row = problem.layout_b == "row"
+    stored_by = 0.0 if by_row == (problem.layout_c == "row") else 0.1
+    if each.parts[0].format == "sell":
+        padded = features.slots(int(params["SLICE"]), int(params["SIGMA"]))
+        passes = -(-k // int(params["COLUMNS"]))
+        return padded * (k * (0.8 if by_row else 0.22) + passes * 0.05) + pattern.m * k * (0.1 + stored_by)
+    tile = int(params.get("TILE", 1))
+    R, S = int(params.get("R", 1)), int(params.get("S", 1))
+    slots = pattern.nnz / features.fill(R, S) if each.parts[0].format == "bsr" else float(pattern.nnz)
+    passes = -(-k // (tile * lanes))
+    vectors = passes * tile
+    wide = lanes * problem.dtype.itemsize / VECTOR
+    loaded = 0.04 + 0.1 * wide if by_row else 0.45 * lanes
+    # sums of one vector wait for each other: WAYS or R of them at once do not
+    waiting = 0.9 / min(tile * R * int(params.get("WAYS", 1)), 4)
+    full = 0.15 if R * tile * int(params.get("WAYS", 1)) > 14 else 0.0  # registers
+    per_slot = vectors * (0.1 + loaded / R + full) + passes * (0.15 + waiting)
+    return slots * per_slot + pattern.m * vectors * (1 + stored_by)
 
 
 def _cuda(each: Candidate, problem: Problem, features: Features) -> float:
-    return 1.0
+    """Slots, and what a schedule costs where it does not fit: lanes that idle, rows that one thread walks alone."""
+    pattern, params = problem.pattern, each.params
+    mean = pattern.nnz / max(pattern.m, 1)
+    longest = int(pattern.lengths.max(initial=0))
+    skew = min(longest / max(mean, 1.0), 64.0)
+    lanes = int(params.get("THREADS_PER_ROW", 32 if each.schedule.startswith(("vector", "warp")) else 1))
+    slots, cost = float(pattern.nnz), 1.0
+    match each.parts[0].format:
+        case "sell":
+            slots = features.slots(int(params.get("SLICE", 32)), int(params.get("SIGMA", 1)))
+        case "ell":
+            slots = float(pattern.m * longest)
+        case "bsr":
+            R, S = int(params.get("R", 2)), int(params.get("S", 2))
+            slots, cost = pattern.nnz / features.fill(R, S), 0.5 + 0.5 / (R * S)
+        case "dia":
+            slots, cost = float(features.diagonals * pattern.m), 0.6
+        case "coo":
+            cost = 1.5
+        case "csr":
+            if each.schedule in ("scalar", "vector"):
+                steps = max(mean / lanes, 1.0)
+                cost = (1.0 + 0.02 * skew) * (steps * lanes / max(mean, 1.0)) * (1.0 + 0.05 * max(8.0 - lanes, 0.0))
+            else:
+                cost = 1.2
+    if len(each.parts) > 1:
+        cost *= 1.05 if features.dense_entries else 2.0
+    bytes_ = values.stored_bytes(each.encoding, problem.dtype) + 4
+    return slots * cost * (bytes_ + 8)

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, candidate, checks, composite, ops, targets, timing, values
+from sparsegen import baselines, candidate, checks, composite, operands, ops, targets, timing, values
 from sparsegen.arena import Arena
 from sparsegen.errors import SparsegenError
 from sparsegen.problem import Pattern, Problem
@@ -183,8 +183,12 @@ class _Child:
     def arm(self, name: str, bound: str, threads: int) -> dict:
         """Make a candidate with A's own values an arm; answers with a first rough time."""
         self.bound[bound].set_values(self.A.data)
-        run, x, y = self.bound[bound].plan(threads).run, self.x, self.y
-        self.arms[name] = lambda: run(x, y, 1.0, 0.0)
+        call, run, x, y = operands.Call(), self.bound[bound].plan(threads).run, self.x, self.y
+        if self.problem.op == "spmv":
+            call._native = run
+            self.arms[name] = lambda: call(x, out=y)
+        else:
+            self.arms[name] = lambda: run(x, y, 1.0, 0.0)
         self.x[...] = self.inputs[0]
         return {"rough_ns": timing.rough(self.arms[name])}
 

@@ -14,14 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena
-    formats ops canonical cache operands nvrtc mkl_library cpp_tokens cpp_words
+    formats ops canonical cache operands nvrtc mkl_library
     readers gallery values checks fence explain
     matrices candidate
     inputs composite
     prelude templates
-    cpp_names
-    cpp_expressions
-    screen screen_cpp
+    screen
     targets baselines
     bandwidth worker evaluate binding record
     search

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sparsegen import candidate, composite, formats, nvrtc, ops, paths, prelude, screen
+from sparsegen import candidate, composite, formats, nvrtc, ops, paths, prelude
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.screen import cuda
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 FILES = sorted(paths.data("cuda_templates").glob("*/*.cu"))
@@ -69,7 +70,7 @@ def test_grammar(path):
     assert len(text.splitlines()) < 150
     assert len(template.parts) > 1 or path.stem.startswith(template.format + "_")
     assert candidate.parse(candidate.text(template), name=path.stem, origin="template") == template
-    assert screen.cuda(template.source) is None
+    assert cuda.check(template.source) is None
     assert ("atomicAdd" in template.source or "ATOMIC_ADD" in template.source) <= bool(template.zero)
 
 

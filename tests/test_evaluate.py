@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support import LOOP, problem_of, template, user_kernel
 
-from sparsegen import candidate, checks, evaluate, fence, gallery, screen_cpp, templates
+from sparsegen import candidate, checks, evaluate, fence, gallery, templates
 from sparsegen.candidate import instances
+from sparsegen.screen import cpp
 from sparsegen.verdict import Level
 
 A = gallery.small()["uniform"]
@@ -65,7 +66,7 @@ def items(kernel, expression: str):
 
 
 def test_the_compiler_speaks_of_the_kernel_alone(judge, monkeypatch):
-    monkeypatch.setattr(screen_cpp, "check", lambda each: None)
+    monkeypatch.setattr(cpp, "check", lambda each: None)
     for body in (
         "#include </etc/passwd>\n" + LOOP,
         "#error root\n",

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from support import LOOP, problem_of, together, user_kernel
 
-from sparsegen import checks, evaluate, fence, gallery, screen_cpp
+from sparsegen import checks, evaluate, fence, gallery
 from sparsegen.errors import SparsegenError
+from sparsegen.screen import cpp
 from sparsegen.search import search
 from sparsegen.verdict import Level
 
@@ -69,7 +70,7 @@ FAULTS = {  # name: (body, fault, words of the message)
 @pytest.fixture
 def unscreened(monkeypatch) -> None:
     """The fence holds what the screen would not have let through."""
-    monkeypatch.setattr(screen_cpp, "check", lambda candidate: None)
+    monkeypatch.setattr(cpp, "check", lambda candidate: None)
     monkeypatch.setattr(evaluate, "RUN_SECONDS", 1.0)
 
 
@@ -245,8 +246,9 @@ def test_nothing_is_left_when_the_process_is_killed(forked, tmp_path):
         import os, sys, threading, time
         sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
         from support import LOOP, problem_of, user_kernel
-        from sparsegen import checks, evaluate, fence, gallery, screen_cpp
-        screen_cpp.check = lambda candidate: None
+        from sparsegen import checks, evaluate, fence, gallery
+        from sparsegen.screen import cpp
+        cpp.check = lambda candidate: None
         evaluate.RUN_SECONDS = 600.0
         A = gallery.dense_row(257, 251)
         problem = problem_of(A)

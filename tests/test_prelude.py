@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsegen import candidate, cpp_names, formats, ops, paths, prelude
+from sparsegen import candidate, formats, ops, paths, prelude
 from sparsegen.candidate import Candidate, Launch, Part
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.screen.names import of as names_of
 
 OPS, FORMATS = ops.names(), formats.names()
 TEMPLATES = sorted([*paths.data("cpu_templates").glob("*/*.cpp"), *paths.data("cuda_templates").glob("*/*.cu")])
@@ -116,7 +117,7 @@ def test_the_unit_in_its_order():
 
 
 def test_the_screen_knows_the_whole_prelude():
-    names = cpp_names.of(made("spmv", "csr"))
+    names = names_of(made("spmv", "csr"))
     text = prelude.text("cpp")
     assert set(re.findall(r"#define (\w+)", text)) <= set(names.macros)
     for name in re.findall(r"^typedef .*?(\w+)(?: __attribute__.*)?;$", text, flags=re.MULTILINE):

@@ -13,9 +13,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsegen import candidate, composite, cpp_tokens, ops, paths, prelude, screen_cpp, values
-from sparsegen.cpp_words import BUILTINS
+from sparsegen import candidate, composite, ops, paths, prelude, values
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.screen import cpp
+from sparsegen.screen import tokens as tokens_module
+from sparsegen.screen.words import BUILTINS
 
 KERNELS = Path(__file__).parent / "kernels_cpp"
 HOSTILE = sorted((KERNELS / "hostile").glob("*.cpp"))
@@ -52,7 +54,7 @@ def spmv(body: str, before: str = "", header: str = "") -> candidate.Candidate:
 
 @pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.stem)
 def test_hostile_is_refused(path):
-    reason = screen_cpp.check(read(path))
+    reason = cpp.check(read(path))
     assert reason is not None
     assert (
         re.match(r"line \d+: .+|the source ends inside an #if$", reason) and "\n" not in reason and len(reason) < 1000
@@ -69,8 +71,8 @@ def test_there_are_hostile_files_of_every_kind():
 @pytest.mark.parametrize("path", [*GOOD, *FAULTY, *TEMPLATES], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_honest_and_merely_wrong_pass(path):
     template = read(path)
-    assert screen_cpp.check(template) is None
-    assert screen_cpp.check(next(candidate.instances(template))) is None
+    assert cpp.check(template) is None
+    assert cpp.check(next(candidate.instances(template))) is None
 
 
 @pytest.mark.parametrize("path", FAULTY, ids=lambda path: path.stem)
@@ -101,7 +103,7 @@ def test_faulty_says_how_it_is_reported(path):
     ],
 )
 def test_the_sentence_names_line_and_token(body, reason):
-    assert screen_cpp.check(spmv(body)) == reason
+    assert cpp.check(spmv(body)) == reason
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_the_sentence_names_line_and_token(body, reason):
     ],
 )
 def test_the_language_is_comfortable(body):
-    assert screen_cpp.check(spmv(body)) is None
+    assert cpp.check(spmv(body)) is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_the_language_is_comfortable(body):
     ],
 )
 def test_pointers_become_vectors_and_nothing_else(body, passes):
-    assert (screen_cpp.check(spmv(body)) is None) == passes
+    assert (cpp.check(spmv(body)) is None) == passes
 
 
 @pytest.mark.parametrize(
@@ -182,42 +184,42 @@ def test_builtins(name, passes):
 
 def test_conditions_are_followed_for_every_value_of_the_tune_lists():
     branch = "\n#if WIDE > 2 && LANES < 8\nsum += hidden;\n#endif\n"
-    assert screen_cpp.check(spmv(branch, header="[tune]\nWIDE = [1, 2]")) is None
-    assert "'hidden' is not declared" in screen_cpp.check(spmv(branch, header="[tune]\nWIDE = [1, 2, 3]"))
-    assert "not known" in screen_cpp.check(spmv("\n#if defined(__linux__)\n#endif\n"))
+    assert cpp.check(spmv(branch, header="[tune]\nWIDE = [1, 2]")) is None
+    assert "'hidden' is not declared" in cpp.check(spmv(branch, header="[tune]\nWIDE = [1, 2, 3]"))
+    assert "not known" in cpp.check(spmv("\n#if defined(__linux__)\n#endif\n"))
     many = "".join(f"#if {name}\n#endif\n" for name in "PQRS")
     lists = "[tune]\n" + "".join(f"{name} = [0, 1, 2, 3]\n" for name in "PQRS")
-    assert screen_cpp.check(spmv("\n" + many, header=lists)) is None
-    assert "combinations" in screen_cpp.check(spmv("\n" + many + "#if LANES\n#endif\n", header=lists))
+    assert cpp.check(spmv("\n" + many, header=lists)) is None
+    assert "combinations" in cpp.check(spmv("\n" + many + "#if LANES\n#endif\n", header=lists))
 
 
 def test_a_parameter_may_not_take_a_name_of_the_prelude():
-    assert "macro of the prelude" in screen_cpp.check(spmv("", header="[params]\nSTORE = 3"))
+    assert "macro of the prelude" in cpp.check(spmv("", header="[params]\nSTORE = 3"))
 
 
 def test_entries_take_their_part_of_a_composite():
     text = (KERNELS / "good" / "composite.cpp").read_text()
     swapped = text.replace("CSR_ARRAYS", "X").replace("DCSR_ARRAYS", "CSR_ARRAYS").replace("X", "DCSR_ARRAYS")
-    assert "'rest' takes" in screen_cpp.check(candidate.parse(swapped))
+    assert "'rest' takes" in cpp.check(candidate.parse(swapped))
 
 
 def test_cuda_and_long_sources_are_refused():
     cuda = sorted(paths.data("cuda_templates").glob("*/*.cu"))[0]
-    assert screen_cpp.check(read(cuda)) == "the language is cuda; this reads cpp"
-    assert "characters" in screen_cpp.check(
-        candidate.Candidate("cpp", "spmv", read(GOOD[0]).parts, "\n" * (screen_cpp.MOST_SOURCE + 1))
+    assert cpp.check(read(cuda)) == "the language is cuda; this reads cpp"
+    assert "characters" in cpp.check(
+        candidate.Candidate("cpp", "spmv", read(GOOD[0]).parts, "\n" * (cpp.MOST_SOURCE + 1))
     )
 
 
 def test_the_reading_of_many_tokens_ends():
     stores = "STORE(y, row, sum);"
-    assert screen_cpp.check(spmv(stores * 200)) is None
-    assert "beyond the 100000 tokens" in screen_cpp.check(spmv(stores * 3000))
+    assert cpp.check(spmv(stores * 200)) is None
+    assert "beyond the 100000 tokens" in cpp.check(spmv(stores * 3000))
     nested = ("sum = " + "SCALED(" * 9 + "sum" + ")" * 9 + ";") * 80
-    assert "beyond the 100000 tokens" in screen_cpp.check(spmv(nested))
+    assert "beyond the 100000 tokens" in cpp.check(spmv(nested))
     variants = "\n#if P - LANES > 40\n" + stores * 200 + "\n#endif\n#if P + LANES == 5\n;\n#endif\n" + stores * 200
     lists = f"[tune]\nP = {list(range(60))}\n"
-    assert screen_cpp.check(spmv(variants, header=lists)) is None
+    assert cpp.check(spmv(variants, header=lists)) is None
 
 
 TOKENS = re.findall(r"[A-Za-z_]\w*|\d+|[^\w\s]", "".join(path.read_text() for path in GOOD).replace("/*", ""))
@@ -226,14 +228,14 @@ TOKENS = re.findall(r"[A-Za-z_]\w*|\d+|[^\w\s]", "".join(path.read_text() for pa
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(sorted(set(TOKENS))), max_size=40), st.sampled_from(["", "\n"]))
 def test_any_sequence_of_tokens_is_read_or_refused(words, separator):
-    reason = screen_cpp.check(spmv(" ".join(words) + separator))
+    reason = cpp.check(spmv(" ".join(words) + separator))
     assert reason is None or ("line" in reason or "#if" in reason)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(text):
-    reason = screen_cpp.check(spmv("\n" + text))
+    reason = cpp.check(spmv("\n" + text))
     assert reason is None or isinstance(reason, str)
 
 
@@ -244,7 +246,7 @@ def test_a_lost_token_never_passes_unnoticed_as_an_exception(path, data):
     pieces = re.findall(r"\s+|[A-Za-z_]\w*|\d+|[^\w\s]", template.source)
     del pieces[data.draw(st.integers(0, len(pieces) - 1))]
     changed = candidate.Candidate("cpp", template.op, template.parts, "".join(pieces), template.params, template.tune)
-    screen_cpp.check(changed)
+    cpp.check(changed)
 
 
 OPERATORS = ["||", "&&", "|", "^", "&", "==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%"]
@@ -266,10 +268,10 @@ def test_conditions_mean_what_the_preprocessor_takes_them_for(expressions):
     known = {"A": 3, "B": -2}
     lines, expected = ["#define A 3", "#define B -2"], []
     for number, expression in enumerate(expressions):
-        tokens = cpp_tokens.words(cpp_tokens.Directive("if", expression, 1))
+        tokens = tokens_module.words(tokens_module.Directive("if", expression, 1))
         try:
-            value = cpp_tokens.fold(tokens, lambda token: known[token.text], known.__contains__)
-        except cpp_tokens.Refused:  # a division by zero, or beyond 64 bits
+            value = tokens_module.fold(tokens, lambda token: known[token.text], known.__contains__)
+        except tokens_module.Refused:  # a division by zero, or beyond 64 bits
             continue
         lines += [f"#if {expression}", f"{number} 1", "#else", f"{number} 0", "#endif"]
         expected.append(f"{number} {int(value != 0)}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen import candidate, paths, screen
+from sparsegen import candidate, paths
+from sparsegen.screen import cuda
 
 KERNELS = Path(__file__).parent / "kernels"
 BODY = 'extern "C" __global__ void f(int* p) { *p = 1; }\n'
@@ -24,7 +25,7 @@ def listed(folder: str) -> list[Path]:
 @pytest.mark.parametrize("path", listed("hostile"), ids=lambda path: path.stem)
 def test_hostile_sources(path):
     """Each is refused as a kernel, but for a comment that only looks hostile, and three that the compiler refuses."""
-    refusal = screen.cuda(read(path))
+    refusal = cuda.check(read(path))
     if path.stem == "rawstr" or path.stem in COMPILER_REFUSES:
         assert refusal is None
     else:
@@ -35,21 +36,21 @@ def test_hostile_sources(path):
 def test_foreign_sources_are_held_to_the_same_directives(path):
     stem = path.stem
     if any(word in stem for word in ("inc", "embed", "asm", "bomb", "stdin", "devzero", "deep", "huge", "nul")):
-        assert screen.cuda(read(path), fp_headers=True)
+        assert cuda.check(read(path), fp_headers=True)
 
 
 @pytest.mark.parametrize("path", listed("good"), ids=lambda path: path.stem)
 def test_good_sources(path):
     source = read(path)
-    assert screen.cuda(source, fp_headers=True) is None
-    assert (screen.cuda(source) is None) == ("#include" not in source)
+    assert cuda.check(source, fp_headers=True) is None
+    assert (cuda.check(source) is None) == ("#include" not in source)
 
 
 @pytest.mark.parametrize("path", listed("faulty"), ids=lambda path: path.stem)
 def test_faulty_sources(path):
     """Refused as kernels: allocation, printing, kept state and host functions. The other faults show at run time."""
     refused = path.stem.split("__")[0] in ("assert_printf", "malloc", "spinlock", "syscall")
-    assert (screen.cuda(read(path)) is not None) == refused
+    assert (cuda.check(read(path)) is not None) == refused
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_faulty_sources(path):
     ],
 )
 def test_refusals_say_what(source, told):
-    assert told in str(screen.cuda(source + BODY))
+    assert told in str(cuda.check(source + BODY))
 
 
 @pytest.mark.parametrize(
@@ -104,18 +105,18 @@ def test_refusals_say_what(source, told):
     ],
 )
 def test_what_kernels_need_is_let_through(source):
-    assert screen.cuda(source + BODY) is None
+    assert cuda.check(source + BODY) is None
 
 
 def test_lines_are_counted_through_splices_and_comments():
-    assert "line 5:" in str(screen.cuda("/*\n\n*/ int a; \\\n\nasm(1);\n" + BODY))
+    assert "line 5:" in str(cuda.check("/*\n\n*/ int a; \\\n\nasm(1);\n" + BODY))
 
 
 def test_templates_pass():
     for path in paths.data("cuda_templates").glob("*/*.cu"):
-        assert screen.cuda(candidate.parse(read(path), name=path.stem).source) is None
+        assert cuda.check(candidate.parse(read(path), name=path.stem).source) is None
 
 
 def test_length():
-    assert "characters" in str(screen.cuda(BODY + "// nothing\n" * 7000))
-    assert "deep" in str(screen.cuda("const int a = " + "(" * 9000 + "1" + ")" * 9000 + ";\n" + BODY))
+    assert "characters" in str(cuda.check(BODY + "// nothing\n" * 7000))
+    assert "deep" in str(cuda.check("const int a = " + "(" * 9000 + "1" + ")" * 9000 + ";\n" + BODY))

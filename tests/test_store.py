@@ -12,8 +12,9 @@ import pytest
 from support import kernel_of, right, template
 
 import sparsegen
-from sparsegen import gallery, screen_cpp, store
+from sparsegen import gallery, store
 from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.screen import cpp
 from sparsegen.targets import cpu
 
 SMALL = gallery.small()
@@ -175,7 +176,7 @@ def test_a_changed_kernel_is_screened_before_it_is_compiled(monkeypatch):
         patch.setattr(cpu, "compile", lambda *args: pytest.fail("compiled before it was screened"), raising=False)
         with pytest.raises(SparsegenValueError, match="refused by the screen"):
             store.loads(rewritten(blob, kernel=hostile))
-    monkeypatch.setattr(screen_cpp, "check", lambda candidate: "not today")
+    monkeypatch.setattr(cpp, "check", lambda candidate: "not today")
     with pytest.raises(SparsegenValueError, match="not today"):
         store.loads(blob)
 

@@ -8,7 +8,7 @@ items = "block_rows"
 [tune]
 R = [2, 3, 4]
 S = [1, 2, 3, 4]
-TILE = [1, 2, 3, 4]
+TILE = [1, 2, 4]
 values = ["full", "f32"]
 */
 extern "C" void spmm(SIZES, BSR_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int64_t begin, int64_t end) {

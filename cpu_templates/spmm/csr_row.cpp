@@ -6,7 +6,7 @@ format = "csr"
 entry = "spmm"
 items = "m"
 [tune]
-TILE = [1, 2, 3, 4, 5, 6, 8]
+TILE = [1, 2, 3, 4, 6, 8]
 WAYS = [1, 2]
 NARROW = [0, 4]
 values = ["full", "f32", "constant"]

@@ -9,6 +9,11 @@ import scipy.sparse as sp
 
 from sparsegen.problem import Problem
 
+try:
+    from scipy.sparse._sparsetools import csr_matvec  # what A @ x calls after allocating y
+except ImportError:  # it is not part of scipy's promises
+    csr_matvec = None
+
 ABOUT = "scipy.sparse csr_array @ x, one thread"
 
 
@@ -21,3 +26,26 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
         return A @ x
 
     return call
+
+
+def into(A: sp.csr_array) -> Callable | None:
+    """run(x, y, alpha, beta), as a plan has it: y = A x in place for plain operands, -1 with y untouched for others.
+
+    Only with alpha = 1 and beta = 0. None where scipy does not offer it.
+    """
+    if csr_matvec is None:
+        return None
+    (m, n), dtype = A.shape, A.dtype
+    arrays = m, n, A.indptr, A.indices, A.data
+
+    def run(x, y, alpha: float, beta: float) -> int:
+        if type(x) is not np.ndarray or x.dtype != dtype or y.dtype != dtype or x.shape != (n,) or y.shape != (m,):
+            return -1
+        plain = x.flags.c_contiguous and x.flags.aligned and y.flags.carray
+        if alpha != 1 or beta or not plain or np.may_share_memory(x, y):
+            return -1
+        y.fill(0)
+        csr_matvec(*arrays, x, y)
+        return 0
+
+    return run

@@ -126,18 +126,25 @@ def sliced(lengths: np.ndarray, SLICE: int, SIGMA: int) -> tuple[np.ndarray | No
     return order, starts * SLICE
 
 
-def lane_slots(indptr: np.ndarray, SLICE: int, order: np.ndarray | None, starts: np.ndarray, place) -> np.ndarray:
-    """Slot of every entry of rows in such slices, (entries,) of the integer type `place`: lane after lane of a step."""
+def lane_slots(indptr: np.ndarray, SLICE: int, order: np.ndarray | None, starts: np.ndarray):
+    """Slots of the entries of rows in such slices, lane after lane of a step: yields (rows, entries, slots) in turn.
+
+    rows and entries are slices; slots is int64, (entries,). About PIECE entries at a time stay in cache.
+    """
     m = len(indptr) - 1
     lane = np.arange(m)
     first = starts[lane // SLICE] + lane % SLICE  # of each lane
     if order is not None:
         first[order] = first.copy()
-    first -= SLICE * indptr[:-1].astype(np.int64)
-    # a start may be out of the range of `place`, the slots are not: the sum wraps back
-    slot = np.repeat(first.astype(place), np.diff(indptr))
-    slot += np.arange(len(slot), dtype=place) * SLICE
-    return slot
+    row = 0
+    while row < m:
+        stop = max(int(np.searchsorted(indptr, indptr[row] + PIECE, side="right")) - 1, row + 1)
+        entries = slice(int(indptr[row]), int(indptr[stop]))
+        slots = np.arange(entries.start, entries.stop, dtype=np.int64)
+        slots *= SLICE
+        slots += np.repeat(first[row:stop] - indptr[row:stop].astype(np.int64) * SLICE, np.diff(indptr[row : stop + 1]))
+        yield slice(row, stop), entries, slots
+        row = stop
 
 
 def lane_arrays(lengths: np.ndarray, order: np.ndarray | None, count: int, SLICE: int, index):
@@ -166,7 +173,7 @@ def blocks_refused(pattern, R: int, S: int, least: float) -> str | None:
             row = np.repeat(np.arange(rows) // R, pattern.lengths[first : first + rows])
             entries += stop - start
             found += len(np.unique(row * (pattern.n // S) + pattern.indices[start:stop] // S))
-        if entries > 1000 and entries < 0.8 * least * found * R * S:
+        if entries > 200 and entries < 0.8 * least * found * R * S:
             return f"{R} x {S} blocks of some rows are {entries / (found * R * S):.0%} full; {least:.0%} is wanted"
     return None
 

@@ -50,11 +50,11 @@ def pack(pattern: Pattern, index, offset, R: int = 2, S: int = 2, SLICE: int = 8
     indptr, columns, entries = blocks(pattern, R, S)
     order, starts = sliced(np.diff(indptr), SLICE, SIGMA)
     places, block_rows = int(starts[-1]), pattern.m // R
-    slot = lane_slots(indptr, SLICE, order, starts, entries.dtype)
     source = np.full((places // SLICE, R * S, SLICE), -1, entries.dtype)
-    source[slot // SLICE, :, slot % SLICE] = entries
     indices = np.zeros(places, index)
-    indices[slot] = columns * S
+    for _, some, slot in lane_slots(indptr, SLICE, order, starts):
+        source[slot // SLICE, :, slot % SLICE] = entries[some]
+        indices[slot] = columns[some] * S
     rows, lengths = lane_arrays(np.diff(indptr), order, len(starts) - 1, SLICE, index)
     arrays = {"slices": starts.astype(offset), "rows": rows, "lengths": lengths, "indices": indices}
     sizes = {"slice_count": len(starts) - 1, "block_rows": block_rows}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.formats import Packed, even_cuts, row_of_entry
+from sparsegen.formats import Packed, even_cuts, lane_slots
 from sparsegen.problem import Pattern
 
 ARRAYS = {"lengths": "INDEX", "indices": "INDEX", "data": "STORED"}
@@ -33,14 +33,10 @@ def pack(pattern: Pattern, index, offset) -> Packed:
     m, slots = pattern.m, stored(pattern)
     width = slots // m if m else 0
     place = np.int32 if slots < 2**31 else np.int64
-    slot: np.ndarray = np.arange(pattern.nnz, dtype=place)
-    slot -= np.repeat(pattern.indptr[:-1].astype(place), pattern.lengths)
-    slot *= m
-    slot += row_of_entry(pattern, place)
-    source = np.full(slots, -1, place)
-    source[slot] = np.arange(pattern.nnz, dtype=place)
-    indices = np.zeros(slots, index)
-    indices[slot] = pattern.indices
+    source, indices = np.full(slots, -1, place), np.zeros(slots, index)
+    for _, entries, slot in lane_slots(pattern.indptr, max(m, 1), None, np.zeros(1, np.int64)):  # one slice of m lanes
+        source[slot] = np.arange(entries.start, entries.stop, dtype=place)
+        indices[slot] = pattern.indices[entries]
     arrays = {"lengths": pattern.lengths.astype(index), "indices": indices}
     return Packed(arrays, pattern.nnz, slots, sizes={"width": width}, source=source)
 

@@ -49,20 +49,18 @@ def pack(pattern: Pattern, index, offset, SLICE: int = 8, SIGMA: int = 1, BITS: 
     order, starts = sliced(pattern.lengths, SLICE, SIGMA)
     count, slots = len(starts) - 1, int(starts[-1])
     place = np.int32 if slots < 2**31 else np.int64
-    slot = lane_slots(pattern.indptr, SLICE, order, starts, place)
-    source = np.full(slots, -1, place)
-    source[slot] = np.arange(pattern.nnz, dtype=place)
     low, _ = _column_range(pattern, SLICE, order)
+    base = np.zeros(pattern.m, pattern.indices.dtype)
     if BITS == 16:
-        bases = low.astype(index)
-        base = np.empty(pattern.m, pattern.indices.dtype)
         base[slice(None) if order is None else order] = np.repeat(low, SLICE)[: pattern.m]
-        indices = np.zeros(slots, np.uint16)
-        indices[slot] = pattern.indices - np.repeat(base, pattern.lengths)
+        bases, indices = low.astype(index), np.zeros(slots, np.uint16)
     else:
-        bases = np.empty(0, index)
-        indices = np.repeat(low.astype(index), np.diff(starts))
-        indices[slot] = pattern.indices
+        bases, indices = np.empty(0, index), np.repeat(low.astype(index), np.diff(starts))
+    source = np.full(slots, -1, place)
+    for some, entries, slot in lane_slots(pattern.indptr, SLICE, order, starts):
+        source[slot] = np.arange(entries.start, entries.stop, dtype=place)
+        columns = pattern.indices[entries]
+        indices[slot] = columns if BITS == 32 else columns - np.repeat(base[some], pattern.lengths[some])
     rows, lengths = lane_arrays(pattern.lengths, order, count, SLICE, index)
     arrays = {"slices": starts.astype(offset), "bases": bases, "rows": rows, "lengths": lengths, "indices": indices}
     return Packed(

@@ -23,11 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import cache, formats, ops, prelude, screen_cpp
+from sparsegen import cache, formats, ops, prelude
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.formats import Packed
 from sparsegen.problem import Problem
+from sparsegen.screen import cpp
 
 try:
     from sparsegen import _native
@@ -140,7 +141,7 @@ def device() -> str:
 
 def screen(candidate: Candidate) -> str | None:
     """One sentence why the source must not be compiled and run in a process of ours, or None."""
-    return screen_cpp.check(candidate)
+    return cpp.check(candidate)
 
 
 def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsegen import cache, nvrtc, ops, prelude
-from sparsegen import screen as cuda_screen
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.formats import Packed
@@ -107,7 +106,7 @@ def upload(array: np.ndarray) -> Buffer:
 
 def screen(candidate: Candidate) -> str | None:
     """One sentence why the source must not be compiled, or None."""
-    return cuda_screen.cuda(candidate.source)
+    return cuda_screen.check(candidate.source)
 
 
 def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str:

@@ -1,4 +1,4 @@
-"""What a kernel's source may say, read before any compiler sees it. The C++ half is `screen_cpp`.
+"""What a kernel's source may say, read before any compiler sees it. The C++ half is `cpp`.
 
 The compilers run fenced; the screen refuses what a fence cannot judge, or would pay for with its whole time limit:
 reading files, assembly, state that outlives a launch, and macros that grow. It reads what the compiler will read (with
@@ -122,7 +122,7 @@ def lines(found: list[Token]) -> tuple[list[list[Token]], list[Token]]:
     return directives, rest
 
 
-def cuda(source: str, *, fp_headers: bool = False) -> str | None:
+def check(source: str, *, fp_headers: bool = False) -> str | None:
     """One sentence why this CUDA source is not compiled, or None.
 
     A kernel file includes nothing, keeps nothing between launches, and needs no templates. `fp_headers` is for foreign

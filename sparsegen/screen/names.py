@@ -16,8 +16,8 @@ import numpy as np
 
 from sparsegen import formats, prelude
 from sparsegen.candidate import Candidate, instances
-from sparsegen.cpp_tokens import Directive, Refused, Token, fold, live, refusal, tokenize, words
 from sparsegen.problem import Pattern, Problem
+from sparsegen.screen.tokens import Directive, Refused, Token, fold, live, refusal, tokenize, words
 
 MOST_VARIANTS = 256
 LANES = (2, 4, 8, 16)
@@ -37,6 +37,19 @@ class Type:
     vector: bool = False
     element: bool = False  # in memory: its address may be taken
     bounds: tuple[int, int] | None = None
+
+
+def bounds_of(operator: str, left: tuple[int, int] | None, right: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Bounds of an integer constant; None for what is not simple arithmetic within 31 bits."""
+    if left is None or right is None or (operator == "/" and right[0] <= 0):
+        return None
+    compute = {
+        "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: int(a / b),
+    }.get(operator)  # fmt: skip
+    if compute is None:
+        return None
+    corners = [compute(a, b) for a in left for b in right]
+    return (min(corners), max(corners)) if max(map(abs, corners)) < 2**31 else None
 
 
 @dataclass(frozen=True)

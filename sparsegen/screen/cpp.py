@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sparsegen import cpp_names, prelude
+from sparsegen import prelude
 from sparsegen.candidate import Candidate, Part
-from sparsegen.cpp_expressions import MOST_BAKED, MOST_TOKENS, Expressions
-from sparsegen.cpp_names import Function, Names, Type
-from sparsegen.cpp_tokens import Refused, Token
-from sparsegen.cpp_words import FOREIGN, KEYWORDS, SIGNED
+from sparsegen.screen import names as known
+from sparsegen.screen.expressions import MOST_BAKED, MOST_TOKENS, Expressions
+from sparsegen.screen.names import Function, Names, Type
+from sparsegen.screen.tokens import Refused, Token
+from sparsegen.screen.words import FOREIGN, KEYWORDS, SIGNED
 
 MOST_SOURCE = 1 << 16
 MOST_ARRAY_BYTES = 1 << 16  # of local arrays in a file
@@ -33,9 +34,9 @@ def check(candidate: Candidate) -> str | None:
     if len(candidate.source) > MOST_SOURCE:
         return f"the source has {len(candidate.source)} characters; at most {MOST_SOURCE} are read"
     try:
-        names = cpp_names.of(candidate)
+        names = known.of(candidate)
         read = 0
-        for tokens in cpp_names.variants(candidate.source, names):
+        for tokens in known.variants(candidate.source, names):
             file = _File(candidate, names, tokens)
             file.read = read
             file.read_all()

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparsegen.cpp_names import Function, Names, Type
-from sparsegen.cpp_tokens import Refused, Token, refusal
-from sparsegen.cpp_words import ARITHMETIC, ASSIGNMENTS, BINARY, BUILTINS, COMPARISONS, FOREIGN, LEADING, QUALIFIERS
+from sparsegen.screen.names import Function, Names, Type, bounds_of
+from sparsegen.screen.tokens import Refused, Token, refusal
+from sparsegen.screen.words import ARITHMETIC, ASSIGNMENTS, BINARY, BUILTINS, COMPARISONS, FOREIGN, LEADING, QUALIFIERS
 
 MOST_TOKENS = 100_000  # read of one file, macros expanded, in all variants together
 MOST_DEPTH = 120  # of statements and expressions
@@ -164,7 +164,7 @@ class Expressions:
             raise self.refuse(operator, "does not apply to pointers")
         vector = left.vector or right.vector
         name = "bool" if text in COMPARISONS and not vector else (right if right.vector else left).name
-        return Type(name, vector=vector, bounds=_bounds(text, left.bounds, right.bounds))
+        return Type(name, vector=vector, bounds=bounds_of(text, left.bounds, right.bounds))
 
     def unary(self) -> Type:
         self.deeper()
@@ -396,16 +396,3 @@ class Expressions:
                 arguments[-1].append(token)
         self.take(")")
         return arguments
-
-
-def _bounds(operator: str, left: tuple[int, int] | None, right: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Bounds of an integer constant; None for what is not simple arithmetic within 31 bits."""
-    if left is None or right is None or (operator == "/" and right[0] <= 0):
-        return None
-    compute = {
-        "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: int(a / b),
-    }.get(operator)  # fmt: skip
-    if compute is None:
-        return None
-    corners = [compute(a, b) for a in left for b in right]
-    return (min(corners), max(corners)) if max(map(abs, corners)) < 2**31 else None
