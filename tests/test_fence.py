@@ -47,7 +47,7 @@ FAULTS = {  # name: (body, fault, words of the message)
     "drops the last entry": (LOOP.replace("indptr[row + 1]", "indptr[row + 1] - 1"), "wrong", "exact integer"),
     "doubles the first": (ROWS % (EACH + "sum += VALUE_AT(indptr[row]) * x[indices[indptr[row]]]; STORE(y, row, sum);"),
                           "wrong", "exact integer"),
-    "takes a neighbour": (LOOP.replace("x[indices[p]]", "x[indices[p] ? indices[p] - 1 : 0]"), "wrong", "exact integer"),
+    "takes a neighbour": (LOOP.replace("x[indices[p]]", "x[indices[p] ? indices[p] - 1 : 0]"), "wrong", "exact"),
     "skips long rows": (ROWS % f"if (indptr[row + 1] - indptr[row] < 200) {{ {EACH} }} STORE(y, row, sum);",
                         "wrong", "exact integer"),
     "skips a row": (ROWS % f"if (row == 100) continue; {EACH} STORE(y, row, sum);", "wrong", "exact integer"),
@@ -106,7 +106,7 @@ def test_a_session_inside_a_session_is_an_error_not_a_deadlock():
 
 
 def test_a_matrix_too_large_for_the_memory_allowed_is_a_verdict():
-    """ELL would pad 300,001 rows to 300,001 columns: `feasible` refuses that, and the fence does where it is not asked."""
+    """ELL would pad 300,001 rows to 300,001 columns: `feasible` refuses that, and where it is not asked the fence does."""
     wide = gallery.dense_row(300_001, 300_001, full=1, per_row=0)
     problem = problem_of(wide)
     body = "for (int64_t row = begin; row < end; ++row) STORE(y, row, ACC(0));"

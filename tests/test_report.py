@@ -18,8 +18,8 @@ from sparsegen.report import MEASURED, Report
 SMALL, TINY = gallery.small(), gallery.tiny()
 FIELDS = {
     "kernel", "format", "schedule", "parameters", "origin", "verified", "op", "shape", "nnz", "dtype", "k", "facts",
-    "threads", "device", "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "speedup_is_over", "resolution",
-    "baselines", "compile_ms", "pack_ms", "search_ms", "total_ms", "break_even_calls", "cached", "candidates", "notes",
+    "threads", "device", "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "speedup_is_over",
+    "resolution", "baselines", "compile_ms", "pack_ms", "search_ms", "total_ms", "break_even_calls", "cached", "candidates", "notes",
 }  # fmt: skip
 LIMITS = {"gflop_per_s", "bytes_moved", "limit_us", "fraction_of_limit", "limit_is"}
 
@@ -83,7 +83,9 @@ def test_what_a_search_reports(kernels):
     assert report["origin"] in ("template", "baseline")
     assert report["candidates"]
     for tried in report["candidates"]:
-        assert {"label", "origin", "level", "fault", "message", "worst", "rough_us", "measured_us", "threads"} <= set(tried)
+        assert {"label", "origin", "level", "fault", "message", "worst", "rough_us", "measured_us", "threads"} <= set(
+            tried
+        )
         assert tried["level"] in ("NONE", "PARSED", "COMPILED", "RAN", "CORRECT", "TIMED")
         assert bool(tried["fault"]) == bool(tried["message"])
     assert report["baselines"]["scipy"]["measured_us"] > 0
@@ -103,7 +105,8 @@ def test_what_a_search_reports(kernels):
 
 def test_why_a_baseline_serves(kernels):
     for name, words in (
-        ("no budget", "too short"), ("integer", "no kernels for int32"), ("empty", "no entries"), ("nothing", "no entries"),
+        ("no budget", "too short"), ("integer", "no kernels for int32"), ("empty", "no entries"),
+        ("nothing", "no entries"),
     ):  # fmt: skip
         report = kernels[name].report()
         assert report["origin"] == "baseline"
@@ -122,7 +125,13 @@ def test_explanations(kernels, name):
         assert f"{kernel.baseline} computes the product" in text
     else:
         report = kernel.report()
-        for words in (kernel.candidate.label, "stores A as", "where CSR takes", "times as fast as", "candidates were tried"):
+        for words in (
+            kernel.candidate.label,
+            "stores A as",
+            "where CSR takes",
+            "times as fast as",
+            "candidates were tried",
+        ):
             assert words in text
         assert "of the limit" in text
         assert report["speedup_is_over"] in text
@@ -175,8 +184,8 @@ def test_a_report_holds_no_number_that_json_lacks():
 
 def test_break_even():
     entries = {
-        "origin": "template", "baselines": {"scipy": {"measured_us": 10.0}}, "speedup_is_over": "scipy", "measured_us": 5.0,
-        "break_even_calls": None,
+        "origin": "template", "baselines": {"scipy": {"measured_us": 10.0}}, "speedup_is_over": "scipy",
+        "measured_us": 5.0, "break_even_calls": None,
     }  # fmt: skip
     assert Report(entries).completed({"total_ms": 1.0})["break_even_calls"] == 201
     assert Report({**entries, "measured_us": None}).completed({"total_ms": 1.0})["break_even_calls"] is None

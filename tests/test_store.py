@@ -41,8 +41,9 @@ def rewritten(blob: bytes, **changes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("stencil2d", "dia_chunk"), ("powerlaw", "csr_scalar"), ("row_lengths", "sell_slice"), ("block_3x3", "bsr_row")]
-)  # fmt: skip
+    ("name", "file"),
+    [("stencil2d", "dia_chunk"), ("powerlaw", "csr_scalar"), ("row_lengths", "sell_slice"), ("block_3x3", "bsr_row")],
+)
 def test_round_trip(name, file, tmp_path):
     options = {"R": 3, "S": 3} if file == "bsr_row" else {"SIGMA": 256} if file == "sell_slice" else {}
     saved, A = kernel(name, file, **options)
@@ -200,7 +201,8 @@ def test_values_and_patterns_that_do_not_fit():
     with pytest.raises(SparsegenValueError, match="declares constant"):
         store.loads(rewritten(blob, data=np.arange(A.nnz) / 3))
     for changes in (
-        {"indices": A.indices + 1000}, {"indices": -A.indices - 1}, {"indptr": A.indptr[::-1].copy()}, {"indptr": A.indptr[:-1]},
+        {"indices": A.indices + 1000}, {"indices": -A.indices - 1}, {"indptr": A.indptr[::-1].copy()},
+        {"indptr": A.indptr[:-1]},
         {"data": A.data[:-1]}, {"data": A.data.reshape(-1, 1)}, {"data": np.array(["a"] * A.nnz)}, {"shape": [3, 3]},
         {"shape": [-1, 3]}, {"shape": "ab"}, {"shape": [2**62, 2**62]}, {"version": 99}, {"kind": 3, "kernel": "x"},
         {"threads": 10**6}, {"threads": "two"}, {"threads": 0}, {"report": 3}, {"report": None}, {"problem": {}},
