@@ -33,7 +33,7 @@ def into(A: sp.csr_array) -> Callable | None:
 
     Only with alpha = 1 and beta = 0. None where scipy does not offer it.
     """
-    if csr_matvec is None:
+    if csr_matvec is None or A.dtype == np.float16:  # which scipy does not multiply
         return None
     (m, n), dtype = A.shape, A.dtype
     arrays = m, n, A.indptr, A.indices, A.data
