@@ -106,7 +106,7 @@ def test_a_session_inside_a_session_is_an_error_not_a_deadlock():
 
 
 def test_a_matrix_too_large_for_the_memory_allowed_is_a_verdict():
-    """ELL would pad 300,001 rows to 300,001 columns: `feasible` refuses that, and where it is not asked the fence does."""
+    """ELL would pad 300,001 rows to 300,001 columns: `feasible` refuses that; the fence where it is not asked."""
     wide = gallery.dense_row(300_001, 300_001, full=1, per_row=0)
     problem = problem_of(wide)
     body = "for (int64_t row = begin; row < end; ++row) STORE(y, row, ACC(0));"

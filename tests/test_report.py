@@ -19,7 +19,8 @@ SMALL, TINY = gallery.small(), gallery.tiny()
 FIELDS = {
     "kernel", "format", "schedule", "parameters", "origin", "verified", "op", "shape", "nnz", "dtype", "k", "facts",
     "threads", "device", "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "speedup_is_over",
-    "resolution", "baselines", "compile_ms", "pack_ms", "search_ms", "total_ms", "break_even_calls", "cached", "candidates", "notes",
+    "resolution", "baselines", "compile_ms", "pack_ms", "search_ms", "total_ms", "break_even_calls", "cached",
+    "candidates", "notes",
 }  # fmt: skip
 LIMITS = {"gflop_per_s", "bytes_moved", "limit_us", "fraction_of_limit", "limit_is"}
 
