@@ -43,7 +43,7 @@ def matrix(name: str, dtype, encoding: str) -> sp.csr_array:
 def prepared(each: candidate.Candidate, problem: Problem, A: sp.csr_array):
     """(plan, arenas) of one candidate."""
     packs = composite.pack(each, problem)
-    library = cpu.load(cpu.compile(cpu.unit(each, problem, packs)))
+    library = cpu.load(cpu.build(cpu.unit(each, problem, packs)))
     arenas = [Arena({**p.arrays, "data": values.encode(each.encoding, A.data, p, problem.dtype)}) for p in packs]
     return cpu.bind(library, each, problem, packs, [arena.arrays for arena in arenas], problem.threads), arenas
 
@@ -56,7 +56,7 @@ def judge(each: candidate.Candidate, A: sp.csr_array, **of) -> str | None:
     op, rng = ops.get(each.op), np.random.default_rng(4099)
     plan, arenas = prepared(each, problem, A)
     x, shape = op.make(problem, rng), op.shapes(problem)[1]
-    order = "C" if each.op == "spmv" or problem.layout_c == "row" else "F"
+    order = problem.order_c
     said = f"{each.label} on {A.shape} {A.dtype} {of}"
     for alpha, beta in ((1.0, 0.0), (-1.5, 0.5)):
         y0 = rng.standard_normal(shape).astype(A.dtype) if beta else np.full(shape, np.nan, A.dtype)
