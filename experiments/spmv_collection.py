@@ -64,7 +64,9 @@ def main() -> None:
         if A.dtype.kind in "iub":
             A = A.astype(np.float64)
         for facts in wanted:
-            record = {"key": f"{file.name} {facts}", "matrix": file.name, "facts": facts, **measure(A, facts, options)}
+            found = measure(A, facts, options)
+            key = {"key": f"{file.name} {facts}", "matrix": file.name, "facts": facts, "commit": about["commit"]}
+            record = {**key, **found}
             records.append(record)
             print(line(record), file=sys.stderr, flush=True)
     rows = [record for key, record in records.known.items() if key != "environment"]

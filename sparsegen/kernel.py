@@ -242,15 +242,17 @@ class Kernel(operands.Call, spla.LinearOperator):
         if binding is None and A.dtype == problem.dtype:
             module = baselines.get(self.baseline)
             whole = module.prepare(A, problem) if module.available(problem) is None else None
-        if binding is not None and vector and (plan := binding.plan(1, problem.layout_b, problem.layout_c)) is not None:
+        key = (problem.k, problem.layout_b, problem.layout_c)
+        if binding is not None and A.dtype == problem.dtype and (plan := binding.plan(*key)) is not None:
             run = plan.run
-        elif binding is None and self.baseline == "scipy" and problem.op == "spmv":
-            run = baselines.get("scipy").into(A)
+        elif binding is None and problem.dtype == A.dtype and whole is not None:
+            in_place = baselines.get("scipy").into(A, problem) if self.baseline == "scipy" else None
+            run = _as_plan(in_place or whole, problem)
         self._A, self._binding = A, binding
         self._plain, self._rows = A.dtype, A.shape[0]  # of an x that needs no conversion, and of its y
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
         self._direct: Callable | None = whole if vector else None
-        self._native: Callable | None = run  # the fast path of a vector
+        self._native: Callable | None = run  # the fast path of whole operands
         accumulates = binding is not None and not binding.checks_finite
         self._accumulating: Callable | None = run if accumulates else None
 
@@ -308,3 +310,22 @@ class Kernel(operands.Call, spla.LinearOperator):
 
     def __exit__(self, *details) -> None:
         self.close()
+
+
+def _as_plan(call: Callable, problem: Problem) -> Callable:
+    """A library's call(x, y) as the run of a plan: y = A x for whole plain operands, -1 for others, y untouched."""
+    shapes, dtype = ops.get(problem.op).shapes(problem), problem.dtype
+    x_order, y_order = (f"{order.lower()}_contiguous" for order in (problem.order_b, problem.order_c))
+
+    def run(x, y, alpha: float, beta: float) -> int:
+        if type(x) is not np.ndarray or (x.shape, y.shape) != shapes or x.dtype != dtype or y.dtype != dtype:
+            return -1
+        whole = getattr(x.flags, x_order) and x.flags.aligned and getattr(y.flags, y_order) and y.flags.behaved
+        if alpha != 1 or beta or not whole or np.may_share_memory(x, y):
+            return -1
+        result = call(x, y)
+        if result is not y:
+            y[...] = result
+        return 0
+
+    return run

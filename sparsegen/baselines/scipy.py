@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from sparsegen.problem import Problem
 
 try:
-    from scipy.sparse._sparsetools import csr_matvec  # what A @ x calls after allocating y
+    from scipy.sparse import _sparsetools  # what A @ x calls after allocating y
 except ImportError:  # it is not part of scipy's promises
-    csr_matvec = None
+    _sparsetools = None
 
 ABOUT = "scipy.sparse csr_array @ x, one thread"
 
@@ -28,24 +28,20 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
     return call
 
 
-def into(A: sp.csr_array) -> Callable | None:
-    """run(x, y, alpha, beta), as a plan has it: y = A x in place for plain operands, -1 with y untouched for others.
-
-    Only with alpha = 1 and beta = 0. None where scipy does not offer it.
-    """
-    if csr_matvec is None or A.dtype == np.float16:
+def into(A: sp.csr_array, problem: Problem) -> Callable | None:
+    """call(x, y): y = A @ x in place, for whole C-ordered operands of A's dtype. None where scipy does not offer it."""
+    (m, n), arrays = A.shape, (A.indptr, A.indices, A.data)
+    if _sparsetools is None or A.dtype == np.float16 or (problem.layout_b, problem.layout_c) != ("row", "row"):
         return None
-    (m, n), dtype = A.shape, A.dtype
-    arrays = m, n, A.indptr, A.indices, A.data
 
-    def run(x, y, alpha: float, beta: float) -> int:
-        if type(x) is not np.ndarray or x.dtype != dtype or y.dtype != dtype or x.shape != (n,) or y.shape != (m,):
-            return -1
-        plain = x.flags.c_contiguous and x.flags.aligned and y.flags.carray
-        if alpha != 1 or beta or not plain or np.may_share_memory(x, y):
-            return -1
+    def vector(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         y.fill(0)
-        csr_matvec(*arrays, x, y)
-        return 0
+        _sparsetools.csr_matvec(m, n, *arrays, x, y)
+        return y
 
-    return run
+    def columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        y.fill(0)
+        _sparsetools.csr_matvecs(m, n, problem.k, *arrays, x.ravel(), y.reshape(-1))
+        return y
+
+    return vector if problem.op == "spmv" else columns
