@@ -110,7 +110,7 @@ INLINE void store(VALUE* p, vector a) { *(typename packed<VALUE>::type*)p = a; }
    are read at once and split. */
 template <class T> INLINE int64_t lane_of(const T* p, int l) {
 #if WIDTH > 2 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    typedef uint64_t word __attribute__((aligned(sizeof(T)), may_alias));
+    typedef uint64_t word __attribute__((aligned(1), may_alias));
     const int many = 8 / sizeof(T);
     return T(((const word*)p)[l / many] >> l % many * 8 * (sizeof(T) % 8));
 #else
@@ -140,8 +140,13 @@ INLINE vector gather_every(const VALUE* p, int64_t step, int64_t count) {
 }
 /* The sum of all lanes, by halves. */
 INLINE ACC total(vector a) {
-    lanes number = lane_numbers();
-    for (int half = WIDTH / 2; half > 0; half /= 2) a += __builtin_shuffle(a, number ^ half);
+    for (int half = WIDTH / 2; half > 0; half /= 2) {
+#ifdef __clang__
+        for (int l = 0; l < half; ++l) a[l] += a[l + half];
+#else
+        a += __builtin_shuffle(a, lane_numbers() ^ half);
+#endif
+    }
     return a[0];
 }
 #if CONSTANT_VALUES
