@@ -173,7 +173,7 @@ def test_a_changed_kernel_is_screened_before_it_is_compiled(monkeypatch):
     hostile = saved.source.replace("ACC sum = 0;", 'asm("nop"); ACC sum = 0;', 1)
     assert hostile != saved.source
     with monkeypatch.context() as patch:
-        patch.setattr(cpu, "compile", lambda *args: pytest.fail("compiled before it was screened"), raising=False)
+        patch.setattr(cpu, "build", lambda text: pytest.fail("compiled before it was screened"))
         with pytest.raises(SparsegenValueError, match="refused by the screen"):
             store.loads(rewritten(blob, kernel=hostile))
     monkeypatch.setattr(cpp, "check", lambda candidate: "not today")
