@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import matrices
 from sparsegen.canonical import (
     checked_shape,
     from_blocks,
@@ -61,6 +60,8 @@ def as_csr(A: Any) -> sp.csr_array:
 
 
 def _file(path: str | os.PathLike) -> sp.csr_array:
+    from sparsegen import matrices  # the readers are half of what importing the package would cost
+
     A = matrices.load(path)
     return A if A.format == "csr" else from_triplets(A.row, A.col, A.data, A.shape)
 

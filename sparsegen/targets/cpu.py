@@ -28,7 +28,6 @@ from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.formats import Packed
 from sparsegen.problem import Problem
-from sparsegen.screen import cpp
 
 try:
     from sparsegen import _native
@@ -141,6 +140,8 @@ def device() -> str:
 
 def screen(candidate: Candidate) -> str | None:
     """One sentence why the source must not be compiled and run in a process of ours, or None."""
+    from sparsegen.screen import cpp  # not needed before a first kernel
+
     return cpp.check(candidate)
 
 
