@@ -6,9 +6,11 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <structmember.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,19 +267,12 @@ static const char run_doc[] =
     "run(x, y, alpha, beta): y = alpha A x + beta y. Returns 0; 1 when a sum was not finite and must be computed again\n"
     "exactly (y is then not to be trusted); -1, with y untouched, when the operands cannot be used as they stand.";
 
-static PyObject *plan_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    Plan *plan = (Plan *)self;
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "run(x, y, alpha, beta)");
-        return NULL;
-    }
-    double alpha = PyFloat_AsDouble(args[2]), beta = PyFloat_AsDouble(args[3]);
-    if (PyErr_Occurred()) return NULL;
+static long run_plan(Plan *plan, PyObject *x_operand, PyObject *y_operand, double alpha, double beta) {
     Py_buffer x, y;
-    if (!fits(args[0], &x, plan, plan->x_shape, plan->x_by_row, 0)) return PyLong_FromLong(-1);
-    if (!fits(args[1], &y, plan, plan->y_shape, plan->y_by_row, PyBUF_WRITABLE)) {
+    if (!fits(x_operand, &x, plan, plan->x_shape, plan->x_by_row, 0)) return -1;
+    if (!fits(y_operand, &y, plan, plan->y_shape, plan->y_by_row, PyBUF_WRITABLE)) {
         PyBuffer_Release(&x);
-        return PyLong_FromLong(-1);
+        return -1;
     }
     long status = 0;
     if ((char *)x.buf < (char *)y.buf + y.len && (char *)y.buf < (char *)x.buf + x.len) {
@@ -292,7 +287,17 @@ static PyObject *plan_run(PyObject *self, PyObject *const *args, Py_ssize_t coun
     }
     PyBuffer_Release(&x);
     PyBuffer_Release(&y);
-    return PyLong_FromLong(status);
+    return status;
+}
+
+static PyObject *plan_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "run(x, y, alpha, beta)");
+        return NULL;
+    }
+    double alpha = PyFloat_AsDouble(args[2]), beta = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    return PyLong_FromLong(run_plan((Plan *)self, args[0], args[1], alpha, beta));
 }
 
 static PyMethodDef plan_methods[] = {{"run", (PyCFunction)(void (*)(void))plan_run, METH_FASTCALL, run_doc}, {NULL}};
@@ -302,6 +307,60 @@ static PyType_Slot plan_slots[] = {{Py_tp_new, plan_new},
                                    {Py_tp_doc, "Launches of a CPU kernel, ready to run."},
                                    {0, NULL}};
 static PyType_Spec plan_spec = {"sparsegen._native.Plan", sizeof(Plan), 0, Py_TPFLAGS_DEFAULT, plan_slots};
+
+/* ---- Call: the shortest way from a Python call to a Plan, for kernels to inherit ---- */
+
+static PyObject *ndarray, *plan_type, *one, *zero, *out_name, *other_name;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *plan;
+} Call;
+
+static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return allocate(type, 0);
+}
+
+static void call_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(((Call *)self)->plan);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+/* (x, out=None, alpha=1, beta=0). Whole operands with neither alpha nor beta run at once; all else goes to _other. */
+static PyObject *call_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    PyObject *plan = ((Call *)self)->plan, *x = NULL, *out = NULL;
+    Py_ssize_t count = PyTuple_Size(args), named = kwargs ? PyDict_Size(kwargs) : 0;
+    if (count == 2 && !named)
+        out = PyTuple_GetItem(args, 1);
+    else if (count == 1 && named == 1)
+        out = PyDict_GetItemWithError(kwargs, out_name);
+    if (PyErr_Occurred()) return NULL;
+    if (out && (PyObject *)Py_TYPE(out) == ndarray && plan && (PyObject *)Py_TYPE(plan) == plan_type &&
+        run_plan((Plan *)plan, PyTuple_GetItem(args, 0), out, 1.0, 0.0) == 0) {
+        Py_INCREF(out);
+        return out;
+    }
+    static char *names[] = {"x", "out", "alpha", "beta", NULL};
+    PyObject *alpha = one, *beta = zero;
+    out = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:kernel", names, &x, &out, &alpha, &beta)) return NULL;
+    return PyObject_CallMethodObjArgs(self, other_name, x, out, alpha, beta, NULL);
+}
+
+static PyMemberDef call_members[] = {
+    {"_plan", T_OBJECT, offsetof(Call, plan), 0, "the Plan of whole operands, or None"}, {NULL}};
+static PyType_Slot call_slots[] = {{Py_tp_new, call_new},
+                                   {Py_tp_dealloc, call_dealloc},
+                                   {Py_tp_call, call_call},
+                                   {Py_tp_members, call_members},
+                                   {Py_tp_doc, "What kernels inherit their call from."},
+                                   {0, NULL}};
+static PyType_Spec call_spec = {"sparsegen._native.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                call_slots};
 
 /* ---- what the machine can read ---- */
 
@@ -335,10 +394,16 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "sparsegen._native", "The call path of CPU kernels.", -1, methods};
 
 PyMODINIT_FUNC PyInit__native(void) {
-    PyObject *made = PyModule_Create(&module);
-    PyObject *type = PyType_FromSpec(&plan_spec);
-    if (!made || !type || PyModule_AddObjectRef(made, "Plan", type)) return NULL;
-    Py_DECREF(type);
+    PyObject *made = PyModule_Create(&module), *numpy = PyImport_ImportModule("numpy");
+    PyObject *call_type = PyType_FromSpec(&call_spec);
+    plan_type = PyType_FromSpec(&plan_spec);
+    if (!made || !numpy || !call_type || !plan_type || !(ndarray = PyObject_GetAttrString(numpy, "ndarray"))) return NULL;
+    one = PyLong_FromLong(1), zero = PyLong_FromLong(0);
+    out_name = PyUnicode_InternFromString("out"), other_name = PyUnicode_InternFromString("_other");
+    if (!one || !zero || !out_name || !other_name) return NULL;
+    if (PyModule_AddObjectRef(made, "Plan", plan_type) || PyModule_AddObjectRef(made, "Call", call_type)) return NULL;
+    Py_DECREF(numpy);
+    Py_DECREF(call_type);
     pthread_atfork(NULL, NULL, pool_forget);
     return made;
 }

@@ -237,7 +237,7 @@ class Kernel(operands.Call, spla.LinearOperator):
 
     def _serve(self, A: sp.csr_array, binding: Binding | None) -> None:
         """Take values and what computes with them into use; a call that runs meanwhile may see any mixture."""
-        problem, whole, run = self.problem, None, None
+        problem, whole, run, plan = self.problem, None, None, None
         vector = problem.op == "spmv" and A.dtype == problem.dtype
         if binding is None and A.dtype == problem.dtype:
             module = baselines.get(self.baseline)
@@ -253,6 +253,7 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of whole operands
+        self._plan = plan if run is not None and problem.target == "cpu" else None  # the same without Python between
         accumulates = binding is not None and not binding.checks_finite
         self._accumulating: Callable | None = run if accumulates else None
 

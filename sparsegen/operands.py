@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
-from numpy import ndarray  # a global is found faster than an attribute
 
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 
-ONE, ZERO = 1, 0  # by identity: what alpha and beta are when nobody passes them
+try:
+    from sparsegen._native import Call
+except ImportError:  # installed without a C compiler
 
+    class Call:  # type: ignore[no-redef]
+        """(x, out=None, alpha=1, beta=0): the shortest way from a Python call to the native `_plan`, if there is one."""
 
-class Call:
-    """The shortest way from a Python call to a native plan; arms are timed through it, and so cost what kernels do.
+        _plan = None
 
-    native: run(x, y, alpha, beta) of a plan for vectors, or None; what it refuses goes to _other.
-    """
+        def __call__(self, x, out=None, alpha=1, beta=0):
+            return self._other(x, out, alpha, beta)
 
-    _native: Callable | None = None
-
-    def __call__(self, x, out=None, alpha=ONE, beta=ZERO):
-        """alpha A x + beta out, in out when it is given. Raises SparsegenValueError, SparsegenTypeError.
-
-        out: an array of the result's shape and dtype, any strides; it may overlap x. With beta = 0 it is not read.
-        """
-        if alpha is ONE and beta is ZERO and type(out) is ndarray:
-            native = self._native
-            if native is not None and native(x, out, 1.0, 0.0) == 0:
-                return out
-        return self._other(x, out, alpha, beta)
-
-    def _other(self, x, out, alpha, beta):
-        raise RuntimeError("a plan that is timed refused its own operands")
+        def _other(self, x, out, alpha, beta):
+            raise RuntimeError("a plan that is timed refused its own operands")
 
 
 def dense(x, shape: tuple[int, int]) -> np.ndarray:

@@ -183,12 +183,12 @@ class _Child:
     def arm(self, name: str, bound: str, threads: int) -> dict:
         """Make a candidate with A's own values an arm; answers with a first rough time."""
         self.bound[bound].set_values(self.A.data)
-        call, run, x, y = operands.Call(), self.bound[bound].plan(threads).run, self.x, self.y
-        if self.problem.op == "spmv":
-            call._native = run
+        plan, x, y = self.bound[bound].plan(threads), self.x, self.y
+        self.arms[name] = lambda: plan.run(x, y, 1.0, 0.0)
+        if self.problem.target == "cpu":  # as kernels are called
+            call = operands.Call()
+            call._plan = plan
             self.arms[name] = lambda: call(x, out=y)
-        else:
-            self.arms[name] = lambda: run(x, y, 1.0, 0.0)
         self.x[...] = self.inputs[0]
         return {"rough_ns": timing.rough(self.arms[name])}
 
