@@ -15,7 +15,8 @@ try:
 except ImportError:  # installed without a C compiler
 
     class Call:  # type: ignore[no-redef]
-        """(x, out=None, alpha=1, beta=0): the shortest way from a Python call to the native `_plan`, if there is one."""
+        """(x, out=None, alpha=1, beta=0): the shortest way from a Python call to the native `_plan`, if there is one.
+        """
 
         _plan = None
 

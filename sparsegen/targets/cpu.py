@@ -126,10 +126,25 @@ def machine() -> Machine:
             break
     if kind in ("x86_64", "amd64"):
         for isa, needed, width in X86_LEVELS:
-            if has.issuperset(needed):
+            if has.issuperset(needed) and _accepted(tuple(f"-m{name}" for name in needed), width):
                 return Machine(isa, tuple(f"-m{name}" for name in needed), width, model)
         return Machine("sse2", ("-msse2",), 16, model)
     return Machine(kind, (), 16, model)
+
+
+def _accepted(flags: tuple[str, ...], width: int) -> bool:
+    """Whether the compiler makes code with vectors of that width under these flags: some want further ones."""
+    found = compiler()
+    if found is None:
+        return True
+    text = f'typedef double v __attribute__((vector_size({width}))); extern "C" void f(v* a) {{ *a = *a + *a; }}'
+    key = hashlib.blake2b("\0".join([found.version, *flags, text]).encode(), digest_size=20).hexdigest()
+    command = [*found.command, *FLAGS, *flags]
+    try:
+        cache.binary_path(key, lambda path: _fenced([*command, "-o", str(path), "-"], text))
+    except CompileFailure:
+        return False
+    return True
 
 
 def device() -> str:
