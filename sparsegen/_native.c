@@ -154,7 +154,7 @@ typedef struct {
     Py_ssize_t count;
     int64_t x_shape[2], y_shape[2];
     int dimensions, x_by_row, y_by_row, threads, zero, release;
-    char kind; /* 'f' or 'd' */
+    char kind; /* of the values, as numpy names it; only 'f' and 'd' can be zeroed or scaled */
     PyObject *keep;
 } Plan;
 
@@ -201,8 +201,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTuple(args, "O!(LL)(LL)CpppiiO:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
                           &y_by_row, &zero, &threads, &release, &keep))
         return NULL;
-    if ((kind != 'f' && kind != 'd') || threads < 1 || threads > MOST_THREADS) {
-        PyErr_SetString(PyExc_ValueError, "kind must be 'f' or 'd', threads from 1 to 256");
+    if (!kind || threads < 1 || threads > MOST_THREADS) {
+        PyErr_SetString(PyExc_ValueError, "threads must be from 1 to 256");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -339,10 +339,21 @@ static PyObject *call_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     else if (count == 1 && named == 1)
         out = PyDict_GetItemWithError(kwargs, out_name);
     if (PyErr_Occurred()) return NULL;
-    if (out && (PyObject *)Py_TYPE(out) == ndarray && plan && (PyObject *)Py_TYPE(plan) == plan_type &&
-        run_plan((Plan *)plan, PyTuple_GetItem(args, 0), out, 1.0, 0.0) == 0) {
-        Py_INCREF(out);
-        return out;
+    if (out && (PyObject *)Py_TYPE(out) == ndarray && plan && plan != Py_None) {
+        long status;
+        x = PyTuple_GetItem(args, 0);
+        if ((PyObject *)Py_TYPE(plan) == plan_type) {
+            status = run_plan((Plan *)plan, x, out, 1.0, 0.0);
+        } else { /* a library's call in the guise of a plan's run */
+            PyObject *answer = PyObject_CallFunctionObjArgs(plan, x, out, NULL);
+            if (!answer) return NULL;
+            status = PyLong_AsLong(answer);
+            Py_DECREF(answer);
+        }
+        if (status == 0) {
+            Py_INCREF(out);
+            return out;
+        }
     }
     static char *names[] = {"x", "out", "alpha", "beta", NULL};
     PyObject *alpha = one, *beta = zero;
@@ -352,7 +363,7 @@ static PyObject *call_call(PyObject *self, PyObject *args, PyObject *kwargs) {
 }
 
 static PyMemberDef call_members[] = {
-    {"_plan", T_OBJECT, offsetof(Call, plan), 0, "the Plan of whole operands, or None"}, {NULL}};
+    {"_plan", T_OBJECT, offsetof(Call, plan), 0, "what runs whole operands: a Plan, a callable (x, y) -> status, or None"}, {NULL}};
 static PyType_Slot call_slots[] = {{Py_tp_new, call_new},
                                    {Py_tp_dealloc, call_dealloc},
                                    {Py_tp_call, call_call},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from sparsegen.candidate import Candidate, text
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 from sparsegen.problem import Facts, Problem
 from sparsegen.report import Report
+from sparsegen.targets import cpu
 
 _REAL = frozenset((int, float))  # types of alpha and beta that need no look
 
@@ -253,7 +255,8 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of whole operands
-        self._plan = plan if run is not None and problem.target == "cpu" else None  # the same without Python between
+        # the same without Python between
+        self._plan = plan if plan is not None and run is not None and problem.target == "cpu" else run
         accumulates = binding is not None and not binding.checks_finite
         self._accumulating: Callable | None = run if accumulates else None
 
@@ -315,14 +318,10 @@ class Kernel(operands.Call, spla.LinearOperator):
 
 def _as_plan(call: Callable, problem: Problem) -> Callable:
     """A library's call(x, y) as the run of a plan: y = A x for whole plain operands, -1 for others, y untouched."""
-    shapes, dtype = ops.get(problem.op).shapes(problem), problem.dtype
-    x_order, y_order = (f"{order.lower()}_contiguous" for order in (problem.order_b, problem.order_c))
+    fits = cpu.fits(problem) or partial(_fits, problem)
 
-    def run(x, y, alpha: float, beta: float) -> int:
-        if type(x) is not np.ndarray or (x.shape, y.shape) != shapes or x.dtype != dtype or y.dtype != dtype:
-            return -1
-        whole = getattr(x.flags, x_order) and x.flags.aligned and getattr(y.flags, y_order) and y.flags.behaved
-        if alpha != 1 or beta or not whole or np.may_share_memory(x, y):
+    def run(x, y, alpha: float = 1.0, beta: float = 0.0) -> int:
+        if alpha != 1 or beta or fits(x, y, 1.0, 0.0) != 0:
             return -1
         result = call(x, y)
         if result is not y:
@@ -330,3 +329,12 @@ def _as_plan(call: Callable, problem: Problem) -> Callable:
         return 0
 
     return run
+
+
+def _fits(problem: Problem, x, y, alpha: float, beta: float) -> int:
+    if type(x) is not np.ndarray or (x.shape, y.shape) != ops.get(problem.op).shapes(problem):
+        return -1
+    by_row = problem.order_b == "C", problem.order_c == "C"
+    ordered = all(z.flags.c_contiguous if rows else z.flags.f_contiguous for z, rows in zip((x, y), by_row, strict=True))
+    plain = x.dtype == y.dtype == problem.dtype and x.flags.aligned and y.flags.behaved
+    return 0 if ordered and plain and not np.may_share_memory(x, y) else -1

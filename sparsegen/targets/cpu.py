@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -246,6 +246,19 @@ def bind(
         launches, (*x_shape, -1)[:2], (*y_shape, -1)[:2], problem.dtype.char, row_b, row_c, bool(candidate.zero),
         threads, int(threads > 1 or work > SMALL), (library, list(arrays)),
     )  # fmt: skip
+
+
+def fits(problem: Problem) -> Callable | None:
+    """run(x, y, alpha, beta) of a plan without launches: 0 for operands that a plan would take, else -1.
+
+    None for complex numbers, and where the package was installed without a compiler.
+    """
+    if _native is None or problem.dtype.kind == "c":
+        return None
+    x_shape, y_shape = ops.get(problem.op).shapes(problem)
+    row_b, row_c = problem.layout_b == "row", problem.layout_c == "row"
+    shapes = (*x_shape, -1)[:2], (*y_shape, -1)[:2]
+    return _native.Plan([], *shapes, problem.dtype.char, row_b, row_c, False, 1, 0, None).run
 
 
 def _integers(candidate: Candidate) -> dict[str, int]:
