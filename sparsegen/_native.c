@@ -154,7 +154,7 @@ typedef struct {
     Py_ssize_t count;
     int64_t x_shape[2], y_shape[2];
     int dimensions, x_by_row, y_by_row, threads, zero, release;
-    char kind; /* of the values, as numpy names it; only 'f' and 'd' can be zeroed or scaled */
+    char format[4]; /* of the values, as buffers name it: "f", "d", "Zd"; only the first two can be zeroed or scaled */
     PyObject *keep;
 } Plan;
 
@@ -193,15 +193,16 @@ static int64_t *copied(PyObject *source, Py_ssize_t least, Py_ssize_t *count) {
 }
 
 /* Plan(launches, x_shape, y_shape, kind, x_by_row, y_by_row, threads, zero, release, keep)
- * launches: [(address of the door, words, cuts, later)]; shapes: pairs, (n, -1) for a vector. */
+ * launches: [(address of the door, words, cuts, later)]; shapes: pairs, (n, -1) for a vector; kind: a buffer's format. */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *launches, *keep;
     long long x0, x1, y0, y1;
-    int kind, x_by_row, y_by_row, threads, zero, release;
-    if (!PyArg_ParseTuple(args, "O!(LL)(LL)CpppiiO:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
+    const char *kind;
+    int x_by_row, y_by_row, threads, zero, release;
+    if (!PyArg_ParseTuple(args, "O!(LL)(LL)spppiiO:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
                           &y_by_row, &zero, &threads, &release, &keep))
         return NULL;
-    if (!kind || threads < 1 || threads > MOST_THREADS) {
+    if (strlen(kind) > 3 || threads < 1 || threads > MOST_THREADS) {
         PyErr_SetString(PyExc_ValueError, "threads must be from 1 to 256");
         return NULL;
     }
@@ -211,7 +212,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     plan->x_shape[0] = x0, plan->x_shape[1] = x1, plan->y_shape[0] = y0, plan->y_shape[1] = y1;
     plan->dimensions = x1 < 0 ? 1 : 2;
     plan->x_by_row = x_by_row, plan->y_by_row = y_by_row;
-    plan->kind = (char)kind, plan->threads = threads, plan->zero = zero, plan->release = release;
+    strcpy(plan->format, kind);
+    plan->threads = threads, plan->zero = zero, plan->release = release;
     Py_INCREF(keep);
     plan->keep = keep;
     Py_ssize_t count = PyList_Size(launches);
@@ -247,7 +249,7 @@ static int fits(PyObject *operand, Py_buffer *view, const Plan *plan, const int6
         return 0;
     }
     const char *format = view->format;
-    if (view->ndim == plan->dimensions && format && format[0] == plan->kind && !format[1] && view->shape[0] == shape[0] &&
+    if (view->ndim == plan->dimensions && format && !strcmp(format, plan->format) && view->shape[0] == shape[0] &&
         (plan->dimensions == 1 || view->shape[1] == shape[1]) && (uintptr_t)view->buf % view->itemsize == 0)
         return 1;
     PyBuffer_Release(view);
@@ -279,7 +281,7 @@ static long run_plan(Plan *plan, PyObject *x_operand, PyObject *y_operand, doubl
         status = -1;
     } else {
         PyThreadState *state = plan->release ? PyEval_SaveThread() : NULL;
-        if (plan->zero) scale(y.buf, plan->kind, y.len, beta);
+        if (plan->zero) scale(y.buf, plan->format[0], y.len, beta);
         for (Py_ssize_t i = 0; i < plan->count; ++i)
             status |= run_launch(&plan->launches[i], plan->threads, x.buf, y.buf, alpha,
                                  plan->zero || plan->launches[i].later ? 1.0 : beta);

@@ -251,14 +251,15 @@ def bind(
 def fits(problem: Problem) -> Callable | None:
     """run(x, y, alpha, beta) of a plan without launches: 0 for operands that a plan would take, else -1.
 
-    None for complex numbers, and where the package was installed without a compiler.
+    None where the package was installed without a compiler.
     """
-    if _native is None or problem.dtype.kind == "c":
+    if _native is None:
         return None
     x_shape, y_shape = ops.get(problem.op).shapes(problem)
     row_b, row_c = problem.layout_b == "row", problem.layout_c == "row"
     shapes = (*x_shape, -1)[:2], (*y_shape, -1)[:2]
-    return _native.Plan([], *shapes, problem.dtype.char, row_b, row_c, False, 1, 0, None).run
+    kind = np.empty(0, problem.dtype).data.format
+    return _native.Plan([], *shapes, kind, row_b, row_c, False, 1, 0, None).run
 
 
 def _integers(candidate: Candidate) -> dict[str, int]:
