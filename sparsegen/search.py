@@ -244,9 +244,8 @@ class _Search:
         tried, threads = self.arms[fastest]
         try:
             self.session.ask("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
-            for tried, _ in self.arms.values():
-                other = [arm for arm in arms if self.arms[arm][0] is tried]
-                arms = [arm for arm in arms if arm not in other or self.arms[arm][1] == tried.threads]
+            # each with the number of threads that looked better, the fastest with every number
+            arms = [arm for arm in arms if self.arms[arm][0] is tried or self.arms[arm][1] == self.arms[arm][0].threads]
             rounds, changed = self._rounds([*arms, "null", *close], (fastest, "null"))
             self._judge(rounds, arms, close, fastest, changed)
         except Died as error:
@@ -288,8 +287,8 @@ class _Search:
             clean = [each for each in rounds if abs(each["null"] / each[fastest] - 1) <= NULL_LIMIT]
             if len(clean) < 4:
                 apart = f"{len(rounds) - len(clean)} of {len(rounds)} null pairs over {NULL_LIMIT:.0%} apart"
-                outcome.notes.append(f"a noisy machine: {apart}")
-                clean = rounds
+                outcome.notes.append(f"a noisy machine: {apart}, so no kernel with several threads was considered")
+                clean, arms = rounds, [arm for arm in arms if self.arms[arm][1] == 1]
         choosing, scoring = clean[::2], clean[1::2] or clean
         null = np.median([each["null"] / each[fastest] for each in clean])
         outcome.resolution = float(max(LEAST_RESOLUTION, abs(null - 1)))

@@ -143,6 +143,11 @@ def test_noisy_rounds_of_several_threads_say_nothing(monkeypatch):
     alternating = [1000.0, 3000.0] * 12
     outcome = race(monkeypatch, {"a 2": alternating, "null": alternating[::-1], "scipy": 1500}, threads=2)
     assert any("noisy machine" in note for note in outcome.notes)
+    assert outcome.winner is None  # no figure of several threads can be trusted
+    one = {"a 1": 1000, "a 2": alternating, "null": alternating[::-1], "scipy": 1500}
+    outcome = race(monkeypatch, one, threads=2)
+    assert outcome.winner is not None
+    assert outcome.winner.threads == 1
 
 
 def test_a_worker_that_dies_in_the_race_leaves_the_baseline(monkeypatch):
