@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--limit", type=int, help="only the first so many matrices")
+    parser.add_argument("--least", type=int, default=0, help="only matrices of at least so many entries")
     parser.add_argument("--resume", action="store_true", help="keep the records that are there")
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
@@ -61,6 +62,8 @@ def main() -> None:
         if not wanted:
             continue
         A = matrices.load(file)
+        if A.nnz < options.least:
+            continue
         if A.dtype.kind in "iub":
             A = A.astype(np.float64)
         for facts in wanted:
@@ -71,6 +74,7 @@ def main() -> None:
             print(line(record), file=sys.stderr, flush=True)
     rows = [record for key, record in records.known.items() if key != "environment"]
     write_tables(Path(options.out), stem, rows, files, records.known["environment"])
+    print(f"--limit {options.limit}, --least {options.least}, --budget {options.budget:g}, --threads {options.threads}")
     print(summary(rows))
 
 
