@@ -293,13 +293,13 @@ class _Search:
         null = np.median([each["null"] / each[fastest] for each in clean])
         outcome.resolution = float(max(LEAST_RESOLUTION, abs(null - 1)))
         outcome.rounds = len(clean)
-        for name in names:
-            outcome.baselines[name]["measured_us"] = Timing.of([each[name] for each in scoring]).median_us
+        for name in names:  # nothing is chosen here that all rounds could flatter
+            outcome.baselines[name]["measured_us"] = Timing.of([each[name] for each in clean]).median_us
         for entry in outcome.baselines.values():
             if "refused" not in entry and "measured_us" not in entry:
                 entry["measured_us"] = entry["rough_ns"] / 1e3
         serving = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
-        if np.median([each["scipy"] / each[serving] for each in scoring]) <= 1 + outcome.resolution:
+        if np.median([each["scipy"] / each[serving] for each in clean]) <= 1 + outcome.resolution:
             serving = "scipy"
         best = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
         outcome.baseline = serving
