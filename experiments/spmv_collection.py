@@ -6,8 +6,8 @@ Every matrix is compiled for SpMV on the CPU in its stored dtype (float64 for pa
 facts=None and once with facts="detect". Then, in this process and apart from the search, the kernel races the raw
 calls of every baseline in interleaved rounds, with a null pair: the same kernel under two names. A loss is a ratio to
 the best baseline under 1 by more than the null pair's departure and spread. Records go to
-results/spmv_collection_<threads>t.jsonl (resumed from), the table beside them as .tsv, names and checksums of the
-matrices to results/matrices.tsv.
+results/spmv_collection_<threads>t.jsonl (resumed from), the table and its summary beside them as .tsv and .md, names
+and checksums of the matrices to results/matrices.tsv.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ def main() -> None:
             print(line(record), file=sys.stderr, flush=True)
     rows = [record for key, record in records.known.items() if key != "environment"]
     write_tables(Path(options.out), stem, rows, files, records.known["environment"])
-    print(f"--limit {options.limit}, --least {options.least}, --budget {options.budget:g}, --threads {options.threads}")
-    print(summary(rows))
+    run = f"--threads {options.threads} --budget {options.budget:g} --seed {options.seed} --least {options.least}"
+    said = f"`python experiments/spmv_collection.py --matrices DIR {run} --limit {options.limit}`\n\n{summary(rows)}\n"
+    (Path(options.out) / f"{stem}.md").write_text(said)
+    print(said)
 
 
 def measure(A, facts: str, options) -> dict:
@@ -131,7 +133,7 @@ def line(record: dict) -> str:
 
 def write_tables(out: Path, stem: str, rows: list[dict], files: list[Path], about: dict) -> None:
     columns = ["matrix", "facts", "m", "n", "nnz", "dtype", "kernel", "kernel_us", *LIBRARIES]
-    columns += ["over_best", "null", "null_spread", "worst", "loss"]
+    columns += ["over_best", "null", "null_spread", "rounds", "worst", "loss", "commit"]
     lines = [f"# {name}: {value}" for name, value in about.items() if name != "key"] + ["\t".join(columns)]
     for row in sorted(rows, key=lambda row: (row["matrix"], row["facts"])):
         flat = {**row, **row["speedup"]}
