@@ -195,7 +195,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         records.append(record)
         if not options.json:
             fault = f"{record['fault']}: {record['message'].splitlines()[0]}" if record["fault"] else ""
-            time = f"{record['measured_us']:.4g} us" if record.get("measured_us") else ""
+            time = ""
+            if record.get("measured_us"):
+                time = f"{record['measured_us']:.4g} us, scipy {record['scipy_us']:.4g} us"
             print(f"{record['label']}  {record['level']}  {time}{fault}", flush=True)
     if options.json:
         _print(options, {"kernel": options.kernel, "matrix": options.matrix, "instances": records}, "")

@@ -3,6 +3,7 @@
  * A Plan holds launches; a launch is a door (see prelude.py), the words it reads and cut points of its work items.
  * Everything a call needs is computed when the Plan is made, so that a call costs two buffer requests and the kernel.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -14,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void (*Door)(const int64_t *words, const void *x, void *y, double alpha, double beta, uint32_t *status,
                      int64_t begin, int64_t end);
@@ -36,7 +38,7 @@ typedef struct {
     void *y;
     double alpha, beta;
     _Atomic uint32_t status;
-    int threads;
+    int threads, cpu;
 } Job;
 
 static pthread_mutex_t pool_busy = PTHREAD_MUTEX_INITIALIZER; /* one job at a time; who finds it taken runs alone */
@@ -44,13 +46,33 @@ static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
 static Job *pool_job;
 static atomic_uint pool_generation;
-static atomic_int pool_working;
 static int pool_size;
 static unsigned pool_joined[MOST_THREADS]; /* the generation at which each thread was made: earlier jobs are not its own */
+/* Threads at work on the job. Whoever is late finds it closed: nobody waits for a thread that has not begun. */
+enum { CLOSED = 1 << 30 };
+static atomic_int pool_working = CLOSED;
 static struct {
     _Atomic int64_t next;
     char apart[56]; /* a cache line each */
 } claim[MOST_THREADS];
+
+static int this_cpu(void) {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* Two threads that share a processor take turns, and the system may leave them there for milliseconds. */
+static void leave_cpu(int cpu) {
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (cpu < 0 || cpu != sched_getcpu() || sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
+    CPU_CLR(cpu, &allowed);
+    if (CPU_COUNT(&allowed)) sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -85,7 +107,11 @@ static void *pool_thread(void *argument) {
             pthread_mutex_unlock(&pool_mutex);
         }
         seen = atomic_load(&pool_generation);
+        int working = atomic_load(&pool_working);
+        while (!(working & CLOSED) && !atomic_compare_exchange_weak(&pool_working, &working, working + 1)) continue;
+        if (working & CLOSED) continue;
         Job *job = pool_job;
+        leave_cpu(job->cpu);
         if (thread < job->threads) work(job, thread);
         atomic_fetch_sub(&pool_working, 1);
     }
@@ -98,7 +124,7 @@ static void pool_forget(void) { /* after fork the child has no pool threads: mak
     pthread_cond_init(&pool_wake, NULL);
     pool_size = 0;
     atomic_store(&pool_generation, 0);
-    atomic_store(&pool_working, 0);
+    atomic_store(&pool_working, CLOSED);
 }
 
 static int pool_grow(int threads) { /* the caller counts as one */
@@ -127,17 +153,18 @@ static uint32_t run_launch(const Launch *launch, int threads, const void *x, voi
     if (threads == 1 || pthread_mutex_trylock(&pool_busy)) return run_alone(launch, x, y, alpha, beta);
     int grown = pool_grow(threads);
     if (threads > grown) threads = grown;
-    Job job = {.launch = launch, .x = x, .y = y, .alpha = alpha, .beta = beta, .threads = threads};
+    Job job = {.launch = launch, .x = x, .y = y, .alpha = alpha, .beta = beta, .threads = threads, .cpu = this_cpu()};
     for (int thread = 0; thread < threads; ++thread)
         atomic_store(&claim[thread].next, launch->pieces * thread / threads);
     pool_job = &job;
-    atomic_store(&pool_working, pool_size);
+    atomic_store(&pool_working, 0);
     pthread_mutex_lock(&pool_mutex);
     atomic_fetch_add(&pool_generation, 1);
     pthread_cond_broadcast(&pool_wake);
     pthread_mutex_unlock(&pool_mutex);
     work(&job, 0);
-    for (int spin = 0; atomic_load(&pool_working) > 0; ++spin) {
+    atomic_fetch_or(&pool_working, CLOSED);
+    for (int spin = 0; atomic_load(&pool_working) != CLOSED; ++spin) {
         relax();
         if (spin > SPINS) sched_yield();
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,15 +34,17 @@ class Binding:
     packs: list[Packed]
     library: Any  # what the target loaded
     threads: int
+    pack_ms: float = 0.0  # of arranging the pattern and copying the values
     _arenas: list[Arena] = field(init=False)
     _plans: dict = field(init=False, default_factory=dict)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        encoding, dtype = self.candidate.encoding, self.problem.dtype
+        encoding, dtype, started = self.candidate.encoding, self.problem.dtype, time.perf_counter()
         self._arenas = [
             Arena({**packed.arrays, "data": values.encode(encoding, self.data, packed, dtype)}) for packed in self.packs
         ]
+        self.pack_ms += (time.perf_counter() - started) * 1e3
         problem = self.problem
         key = (problem.k, problem.layout_b, problem.layout_c)
         self._plans[key] = self._made(problem)
@@ -52,9 +55,11 @@ class Binding:
         target = targets.get(problem.target)
         if reason := target.screen(candidate):
             raise SparsegenValueError(f"the kernel {candidate.name} is refused by the screen: {reason}")
+        started = time.perf_counter()
         packs = composite.pack(candidate, problem)
+        pack_ms = (time.perf_counter() - started) * 1e3
         library = target.load(target.build(target.unit(candidate, problem, packs)))
-        return Binding(candidate, problem, data, packs, library, threads)
+        return Binding(candidate, problem, data, packs, library, threads, pack_ms)
 
     def with_values(self, data: np.ndarray, problem: Problem) -> Binding:
         """The same structure and code with other values, checked. Raises CertificateError."""

@@ -55,7 +55,7 @@ def put(kind: str, key: str, blob: bytes) -> None:
     """Keep `blob` under this key, in place of what was there. Never raises for the state of the disk."""
     folder = _folder(kind, create=True)
     entry = blob + _digest(kind, key, blob)
-    if folder and len(entry) <= _limit():
+    if folder and len(entry) <= limit():
         temporary = _temporary(folder, "blob")
         try:
             temporary.write_bytes(entry)
@@ -69,7 +69,7 @@ def put(kind: str, key: str, blob: bytes) -> None:
             return
     _memory.pop((kind, key), None)
     _memory[kind, key] = blob
-    while sum(map(len, _memory.values())) > max(_limit(), len(blob)):
+    while sum(map(len, _memory.values())) > max(limit(), len(blob)):
         del _memory[next(iter(_memory))]
 
 
@@ -104,7 +104,7 @@ def info() -> dict:
     trusted = all(_distrust(folder) is None for folder in (root, root / "binaries") if folder.exists())
     report = {
         "folder": str(root),
-        "limit": _limit(),
+        "limit": limit(),
         "writable": existing.is_dir() and os.access(existing, os.W_OK) and trusted,
     }
     for kind in KINDS:
@@ -136,7 +136,8 @@ def _checked(kind: str) -> str:
     return kind
 
 
-def _limit() -> int:
+def limit() -> int:
+    """Bytes that both caches may take: `SPARSEGEN_CACHE_BYTES`, else 1 GiB. Raises SparsegenValueError for nonsense."""
     text = os.environ.get("SPARSEGEN_CACHE_BYTES", str(LIMIT_BYTES))
     if not text.isdecimal():
         raise SparsegenValueError(
@@ -258,9 +259,9 @@ def _trim(written: int) -> None:
 
     The folders are read once per 1/64 of the limit written, and left that much below the limit.
     """
-    limit = _limit()
+    most = limit()
     _unchecked[0] += written
-    if _unchecked[0] <= limit // 64:
+    if _unchecked[0] <= most // 64:
         return
     _unchecked[0] = 0
     entries = []
@@ -270,7 +271,7 @@ def _trim(written: int) -> None:
                 entries.append((status.st_mtime, path, status.st_size))
             elif _abandoned(path, status):
                 _remove(path)
-    excess = sum(size for _, _, size in entries) - limit + limit // 64
+    excess = sum(size for _, _, size in entries) - most + most // 64
     for used, path, size in sorted(entries)[:-1]:
         if excess <= 0:
             break

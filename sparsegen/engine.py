@@ -113,6 +113,8 @@ def compile(
 
 def compile_many(matrices: Iterable, op: str = "spmv", **options) -> list[Kernel | Artifact]:
     """`compile` for each of `matrices`, one after the other (timing never overlaps), with the same options."""
+    if sp.issparse(matrices) or isinstance(matrices, (np.ndarray, str, os.PathLike)) or hasattr(matrices, "nnz"):
+        raise SparsegenTypeError(f"compile_many got one {type(matrices).__name__}; expected a list of matrices")
     return [compile(A, op, **options) for A in matrices]
 
 
@@ -161,8 +163,15 @@ def _validate(options: dict) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, np.integer) if whole else (int, float, np.number)):
             kind = "an integer" if whole else "a number"
             raise SparsegenTypeError(f"{name} = {value!r}; expected {kind}")
-        if not value >= least:
-            raise SparsegenValueError(f"{name} = {value!r}; expected at least {least}")
+        if not value >= least or (name == "budget" and value == float("inf")):
+            raise SparsegenValueError(f"{name} = {value!r}; expected a finite number of at least {least}")
+    for name in ("deterministic", "cache"):
+        if not isinstance(options[name], (bool, np.bool_)):
+            raise SparsegenTypeError(f"{name} = {options[name]!r}; expected True or False")
+    if options["device"] is not None and options["target"] == "cpu":
+        raise SparsegenValueError(f"device = {options['device']} with target = 'cpu'; expected target = 'cuda'")
+    if options["cache"]:
+        cache.limit()  # a bad size limit is told before a search, not after it
     if options["budget"] is None:
         raise SparsegenTypeError("budget = None; expected seconds")
     if options["threads"] is not None and options["threads"] > 256:
@@ -184,7 +193,7 @@ def _dtype(dtype) -> np.dtype:
         raise SparsegenTypeError(f"dtype = {dtype!r}; expected a numpy dtype such as 'float32'") from None
     if found.kind not in "biufc" or found.itemsize > (16 if found.kind == "c" else 8):
         raise SparsegenTypeError(f"dtype = {found}; expected real or complex numbers of at most double precision")
-    return found
+    return found.newbyteorder("=")
 
 
 def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
@@ -246,7 +255,9 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
 def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="detect", target="cpu") -> Problem:
     """The problem `compile` would search for; for tools that judge candidates on it."""
     options = dict(
-        op=op, k=k, dtype=None, target=target, device=None, arch=None, budget=0.0, expected_calls=None,
+        op=op, k=k, dtype=None, target=target, device=None, budget=0.0,
+        arch="any" if target == "cuda" else None,  # no GPU is needed to judge what needs none
+        expected_calls=None,
         max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False, seed=0,
     )  # fmt: skip
     _validate(options)
@@ -292,7 +303,7 @@ def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: d
         kernel = Kernel(matrix, problem, None, outcome.baseline, reports.made(outcome, problem), 1, options)
     done = time.monotonic()
     costs = {
-        "pack_ms": (done - searched) * 1e3,
+        "pack_ms": kernel.pack_ms,
         "startup_ms": outcome.startup_ms,
         "search_ms": (searched - started) * 1e3,
         "total_ms": (done - started) * 1e3,
@@ -338,7 +349,8 @@ def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, sta
         logger.warning("the cached choice cannot be used (%s); searching again", error)
         return None
     total = (time.monotonic() - started) * 1e3
-    kernel._report = kernel._report.completed({"total_ms": total, "pack_ms": total, "search_ms": 0.0, "cached": True})
+    costs = {"total_ms": total, "pack_ms": kernel.pack_ms, "search_ms": 0.0, "startup_ms": 0.0}
+    kernel._report = kernel._report.completed({**costs, "cached": True})
     return kernel
 
 

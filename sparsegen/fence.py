@@ -263,6 +263,7 @@ if hasattr(os, "register_at_fork"):
             with contextlib.suppress(OSError):
                 _template.pipe.close()
                 _template.socket.close()
+            _template.process.returncode = 0  # it is not this process's to wait for
         _template.lock, _template.holder = threading.Lock(), None
         _template.process = None
         _template.owner = 0

@@ -42,7 +42,9 @@ def as_csr(A: Any) -> sp.csr_array:
         return from_scipy(A)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(A, torch.Tensor):
-        return _torch(torch, A)
+        return _converted(A, lambda: _torch(torch, A))
+    if hasattr(A, "to_coo") and not hasattr(A, "to_scipy_sparse"):  # pydata's DOK
+        A = _converted(A, A.to_coo)
     if hasattr(A, "to_scipy_sparse"):
         return from_scipy(_converted(A, A.to_scipy_sparse))
     if hasattr(A, "dtype") and hasattr(A, "shape") and callable(getattr(A, "get", None)):

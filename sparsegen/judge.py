@@ -43,7 +43,7 @@ def instances(
     target = "cpu" if template.language == "cpp" else "cuda"
     if A.dtype not in (np.float32, np.float64):
         raise SparsegenValueError(f"{matrix} is {A.dtype}; kernels are judged in float32 or float64: pass dtype")
-    problem = engine.problem_of(A, op=op, k=k, threads=threads, facts=facts, target=target)
+    problem = engine.problem_of(A, op=op, k=k, threads=threads or 1, facts=facts, target=target)
     if template.language == "cuda":
         from sparsegen.targets import cuda
 

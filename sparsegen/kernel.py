@@ -49,6 +49,7 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._report = Report(report)
         self._threads = threads
         self._lock = threading.RLock()  # of changes; calls take none
+        self._resting: Binding | None = None  # what served before values came that it cannot bear
         self._twin: Kernel | None = None  # A transposed
         self._adjoint_twin: Kernel | None = None
         data = A.data.astype(problem.dtype, copy=False)
@@ -208,6 +209,9 @@ class Kernel(operands.Call, spla.LinearOperator):
 
     def _replace_values(self, A: sp.csr_array) -> None:
         data, problem, binding, notes = A.data.astype(self.problem.dtype, copy=False), self.problem, self._binding, []
+        if binding is None and self._resting is not None and np.isfinite(data).all():
+            binding, self._resting = self._resting, None
+            notes.append("all values are finite again")
         if broken := problem.facts.broken_by(A.data):
             notes.append(f"new values break the fact {' and '.join(broken)}")
             problem = replace(problem, facts=replace(problem.facts, **dict.fromkeys(broken, False)))
@@ -218,7 +222,7 @@ class Kernel(operands.Call, spla.LinearOperator):
                 candidate = replace(candidate, params={**candidate.params, "values": "full"})
             if prelude.checks_finite(candidate) and not np.isfinite(data).all():
                 notes.append("new values are not finite, which padding cannot bear")
-                binding = None
+                self._resting, binding = binding, None
             else:
                 try:
                     if opaque:
@@ -234,7 +238,7 @@ class Kernel(operands.Call, spla.LinearOperator):
         before, self.problem = self.candidate, problem
         self._serve(A, binding)
         report = self._report if self.candidate is before else self._report.unmeasured(self.candidate, self.baseline)
-        self._report = report.noted(notes)
+        self._report = report.valued(problem.facts, notes)
 
     def _serve(self, A: sp.csr_array, binding: Binding | None) -> None:
         """Take values and what computes with them into use; a call that runs meanwhile may see any mixture."""
@@ -272,6 +276,11 @@ class Kernel(operands.Call, spla.LinearOperator):
         return text(self.candidate) if self.candidate is not None else None
 
     @property
+    def pack_ms(self) -> float:
+        """What packing A took; 0 where a baseline serves."""
+        return self._binding.pack_ms if self._binding is not None else 0.0
+
+    @property
     def nnz(self) -> int:
         return self._A.nnz
 
@@ -304,7 +313,7 @@ class Kernel(operands.Call, spla.LinearOperator):
     def close(self) -> None:
         """Release packed arrays and handles; later calls are answered by scipy."""
         with self._lock:
-            self.baseline = "scipy"
+            self.baseline, self._resting = "scipy", None
             self._twin = self._adjoint_twin = None
             self._serve(self._A, None)
 

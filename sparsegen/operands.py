@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Literal
 
 import numpy as np
@@ -50,7 +51,7 @@ def scalar(name: str, value):
     if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
         value = value.item()
     if not isinstance(value, (bool, int, float, complex)):
-        raise SparsegenTypeError(f"{name} = {value!r}; expected a number")
+        raise SparsegenTypeError(f"{name} = {reprlib.repr(value)}; expected a number")
     return value
 
 
@@ -69,7 +70,8 @@ def result_dtype(A, x, alpha, beta) -> np.dtype:
         if isinstance(each, int):
             limit = np.iinfo(result) if result.kind in "iu" else np.finfo(np.float64)
             if not math.ceil(limit.min) <= each <= math.floor(limit.max):
-                raise SparsegenValueError(f"a factor of {each} for a {result} result; expected one of its range")
+                factor = reprlib.repr(each)
+                raise SparsegenValueError(f"a factor of {factor} for a {result} result; expected one of its range")
     return result
 
 

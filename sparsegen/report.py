@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from sparsegen import bandwidth, ops
 from sparsegen.candidate import Candidate
-from sparsegen.problem import Problem
+from sparsegen.problem import Facts, Problem
 from sparsegen.search import Outcome
 from sparsegen.verdict import Verdict
 
@@ -54,13 +54,19 @@ class Report(Mapping):
         served = describe(candidate, baseline) | {"verified": "one reference product"}
         return Report({**self._entries, **dict.fromkeys(MEASURED), **served})
 
+    def valued(self, facts: Facts, notes: list[str]) -> Report:
+        """The report after new values: their facts, and what came of the last update alone."""
+        old = [note for note in self._entries.get("notes", []) if note not in self._entries.get("update_notes", [])]
+        new = {"facts": [name for name, holds in asdict(facts).items() if holds], "update_notes": notes}
+        return Report({**self._entries, **new, "notes": [*old, *notes]})
+
     def as_dict(self) -> dict:
         return dict(self._entries)
 
     def __str__(self) -> str:
         lines = []
         for name, value in self._entries.items():
-            if name in ("baselines", "candidates", "notes"):
+            if name in ("baselines", "candidates", "notes", "update_notes"):
                 continue
             lines.append((name, _shown(value)))
         for name, entry in self._entries.get("baselines", {}).items():
@@ -165,7 +171,7 @@ def made(outcome: Outcome, problem: Problem) -> dict:
         "candidates": [tried.as_dict() for tried in outcome.tried],
         "notes": list(outcome.notes),
     }  # fmt: skip
-    if not winner and outcome.tried:
+    if not winner and outcome.baselines:
         report["notes"].append(_why_baseline(outcome))
     return report
 
@@ -198,6 +204,8 @@ def _why_baseline(outcome: Outcome) -> str:
             f"the best kernel ran at {outcome.speedup:.3f} times the speed of the best baseline; "
             f"only what differs by over {outcome.resolution or 0:.1%} counts, so the baseline serves"
         )
+    if not outcome.tried:
+        return "no candidate was tried, so the baseline serves"
     if all(tried.verdict.fault for tried in outcome.tried):
         return "no candidate was right, so the baseline serves"
     return "the budget ended before a kernel was timed, so the baseline serves"

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import tempfile
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,14 +26,18 @@ VERSION = 1
 
 
 def save(thing, path) -> None:
-    """Write a Kernel or an Artifact; an existing file is replaced whole or not at all."""
-    path = Path(path)
+    """Write a Kernel or an Artifact; an existing file, also behind a link, is replaced whole or not at all."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise SparsegenValueError(f"cannot write {path}: it is no regular file; expected the name of a file")
     blob = dumps(thing)
     try:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(blob)
+            os.chmod(temporary, mode)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -40,6 +45,12 @@ def save(thing, path) -> None:
             raise
     except OSError as error:
         raise SparsegenValueError(f"cannot write {path}: {error.strerror}; expected a writable folder") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def load(path):
@@ -83,6 +94,8 @@ def dumps(thing) -> bytes:
 
 def loads(blob: bytes, name: str = "the saved kernel"):
     """What `dumps` wrote. Raises SparsegenError, mostly SparsegenValueError, for anything else."""
+    if not zipfile.is_zipfile(io.BytesIO(blob)):
+        raise SparsegenValueError(f"{name} is no saved kernel: it is not an archive; expected what save() wrote")
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
@@ -92,7 +105,8 @@ def loads(blob: bytes, name: str = "the saved kernel"):
         raise
     except Exception as error:  # whatever bytes that are damaged, or made up, lead to
         kind = type(error).__name__
-        raise SparsegenValueError(f"{name} is no saved kernel ({kind}: {error}); expected what save() wrote") from error
+        what = f"is no saved kernel, or a damaged one ({kind})"
+        raise SparsegenValueError(f"{name} {what}; expected what save() wrote") from error
 
 
 def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):

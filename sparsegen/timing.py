@@ -13,6 +13,7 @@ import numpy as np
 WARM_UP_NS = 2_000_000  # how long an arm runs untimed after another has had the caches, up to five calls
 MOST_WARM_UP = 5
 BURST_NS = 1_000_000
+SETTLE_S = 0.006  # threads of the arm before may spin for so long, on cores that the next arm wants
 
 
 def rough(call: Callable[[], object], least: int = 3, most_ns: int = 1_500_000) -> float:
@@ -41,7 +42,8 @@ def interleaved(
 ) -> list[dict[str, float]]:
     """Rounds of bursts: for each round the time of one call of every arm, ns.
 
-    Thread CPU time when one thread is allowed, else wall time. prepare(which) sets up input 0 or 1 before a burst;
+    Thread CPU time when one thread is allowed, else wall time, with a pause before every burst. prepare(which) sets up
+    input 0 or 1 before a burst;
     finished(arm, which, result) sees what the last call of it returned. Stops after `count` rounds or most_seconds.
     """
     clock = time.thread_time_ns if threads == 1 else time.perf_counter_ns
@@ -56,6 +58,8 @@ def interleaved(
             call = arms[arm]
             if prepare:
                 prepare(which)
+            if threads > 1:
+                time.sleep(SETTLE_S)
             for _ in range(int(np.clip(WARM_UP_NS // max(cost[arm], 1), 1, MOST_WARM_UP))):
                 call()
             calls = range(max(1, int(burst_ns / max(cost[arm], 1))))

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -83,6 +84,8 @@ def _watch(child: int, connected: socket.socket) -> int:
         if pid:
             if descriptor is not None:
                 os.close(descriptor)
+            for left in Path("/dev/shm").glob(f"__KMP_REGISTERED_LIB_{pid}_*"):  # Intel's OpenMP, ended unasked
+                left.unlink(missing_ok=True)
             return os.waitstatus_to_exitcode(status)
 
 

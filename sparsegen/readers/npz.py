@@ -26,7 +26,7 @@ def read(raw: bytes, where: str) -> Stored:
         raise
     except Exception as error:  # zipfile, numpy and scipy each have their own
         raise SparsegenValueError(
-            f"{where}: not a file of scipy.sparse.save_npz: {type(error).__name__}: {error}"
+            f"{where}: damaged, or not a file of scipy.sparse.save_npz ({type(error).__name__})"
         ) from error
     A = from_scipy(A)
     return Stored(A, stored, FIELDS[A.dtype.kind])

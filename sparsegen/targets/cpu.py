@@ -10,6 +10,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import platform
 import shlex
@@ -33,6 +34,8 @@ try:
     from sparsegen import _native
 except ImportError:  # installed on a machine without a compiler
     _native = None  # type: ignore[assignment]
+
+logger = logging.getLogger("sparsegen")
 
 LANGUAGE = "cpp"
 COPIES = False  # bind leaves the arrays where they are
@@ -75,16 +78,20 @@ class Machine:
     flags: tuple[str, ...]
     vector_bytes: int
     model: str
+    usable: bool = True  # whether the compiler makes code for it
 
 
 def available() -> str | None:
     """None when kernels can be compiled and run here; else one sentence why not and what to do."""
     if not sys.platform.startswith(("linux", "darwin")):
         return f"kernels are not compiled on {sys.platform} yet; the baseline is used"
-    if compiler() is None:
+    found = compiler()
+    if found is None:
         return "no C++ compiler found: install g++ or clang++, or `pip install sparsegen[compiler]`, or set CXX"
     if _native is None:
         return "sparsegen was installed without a C compiler: install one, then install sparsegen again"
+    if not machine().usable:
+        return f"{shlex.join(found.command)} answers but does not compile: set CXX to a working C++ compiler"
     return None
 
 
@@ -97,6 +104,8 @@ def compiler() -> Compiler | None:
         found.append([sys.executable, "-m", "ziglang", "c++"])
     for command in found:
         if not command or not shutil.which(command[0]):
+            if command and command[0] not in ("g++", "clang++", "c++"):
+                logger.warning("the compiler %s of CXX or CC is not found; looking for another", command[0])
             continue
         try:
             said = subprocess.run(
@@ -128,8 +137,8 @@ def machine() -> Machine:
         for isa, needed, width in X86_LEVELS:
             if has.issuperset(needed) and _accepted(tuple(f"-m{name}" for name in needed), width):
                 return Machine(isa, tuple(f"-m{name}" for name in needed), width, model)
-        return Machine("sse2", ("-msse2",), 16, model)
-    return Machine(kind, (), 16, model)
+        return Machine("sse2", ("-msse2",), 16, model, usable=False)
+    return Machine(kind, (), 16, model, usable=_accepted((), 16))
 
 
 def _accepted(flags: tuple[str, ...], width: int) -> bool:
@@ -184,20 +193,19 @@ def build(text: str) -> Path:
 
 
 def _fenced(command: list[str], text: str) -> None:
-    memory, seconds = COMPILE_MEMORY // 1024, int(COMPILE_SECONDS)
+    memory, seconds = COMPILE_MEMORY // 1024, int(COMPILE_SECONDS) + 1
     limits = f'ulimit -v {memory} 2>/dev/null; ulimit -c 0; ulimit -t {seconds}; exec "$@"'
-    process = subprocess.Popen(
+    with subprocess.Popen(
         ["/bin/sh", "-c", limits, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, said = process.communicate(text, timeout=COMPILE_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise CompileFailure(f"the compiler took over {COMPILE_SECONDS:.0f} s") from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    ) as process:  # fmt: skip
+        try:
+            _, said = process.communicate(text, timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CompileFailure(f"the compiler took over {COMPILE_SECONDS:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         own = [line for line in said.splitlines() if line.startswith(("kernel:", "door:", "prelude:"))]
         undefined = [line.partition("undefined ")[1:] for line in said.splitlines() if "undefined reference" in line]

@@ -51,13 +51,11 @@ class Device(NamedTuple):
 
 def available() -> str | None:
     """None when kernels can be compiled and run here; else one sentence why not and what to do."""
-    if reason := nvrtc.available():
-        return reason
     try:
         _device()
     except SparsegenError as error:
         return str(error)
-    return None
+    return nvrtc.available()
 
 
 def device() -> str:
