@@ -169,11 +169,12 @@ def test_workers_leave_nothing_in_shared_memory():
     folder = Path("/dev/shm")
     if not folder.is_dir():
         pytest.skip("no shared memory to look at")
-    ours, _theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        os._exit(3)
-    left = folder / f"__KMP_REGISTERED_LIB_{child}_0"
-    left.write_bytes(b"registered")
-    assert worker._watch(child, ours) == 3
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = os.fork()
+        if child == 0:
+            os._exit(3)
+        left = folder / f"__KMP_REGISTERED_LIB_{child}_0"
+        left.write_bytes(b"registered")
+        assert worker._watch(child, ours) == 3
     assert not left.exists()
