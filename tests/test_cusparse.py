@@ -29,6 +29,9 @@ class Array(np.ndarray):
     def data(self):
         return SimpleNamespace(ptr=self.ctypes.data)
 
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
 
 def at(pointer: int, size: int, dtype) -> np.ndarray:
     dtype = np.dtype(dtype)
@@ -176,6 +179,9 @@ def test_calls(refused, dtype, op, k, layout, monkeypatch):
         out = cupy.empty(y.shape, dtype, "C" if layout == "row" else "F")
         assert call(x, out) is out
         np.testing.assert_allclose(out, A @ x, rtol=1e-5)
+        host = call(x, np.empty(y.shape, dtype))  # host in, host out
+        assert type(host) is np.ndarray
+        np.testing.assert_allclose(host, A @ x, rtol=1e-5)
     with pytest.raises(SparsegenValueError, match="28"):
         call(x[:28])
     gc.collect()

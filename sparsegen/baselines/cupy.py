@@ -1,6 +1,6 @@
 """CuPy: cupyx csr_matrix @ x, that is cuSPARSE with its default algorithm and a buffer allocated per call.
 
-x is a device array (or copied to the device), y a cupy array.
+x is a device array, and then y is one; a numpy x is copied there and y back.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def prepare(A: sp.csr_array, problem: Problem) -> Callable:
     order = "C" if problem.layout_b == "row" else "F"
 
     def call(x, out=None):
+        if type(x) is np.ndarray and (out is None or type(out) is np.ndarray):  # host in, host out
+            return call(cupy.asarray(x)).get()
         return matrix @ cupy.asarray(x, problem.dtype, order)
 
     return call

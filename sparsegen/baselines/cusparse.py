@@ -1,6 +1,6 @@
 """cuSPARSE through nvmath: every CSR algorithm with its preprocessing and one buffer, the quickest on the device kept.
 
-x is a device array (or copied to the device), y a cupy array. C is stored as B is.
+x is a device array, and then y is one; a numpy x is copied there and y back. C is stored as B is.
 Calls: https://docs.nvidia.com/cuda/cusparse/#cusparse-generic-apis
 """
 
@@ -104,6 +104,8 @@ def _call(arrays: list, shape: tuple[int, int], problem: Problem, algorithm: int
     arguments = (handle, *operations, alpha, matrix, dense[0], beta, dense[1], real, algorithm)
 
     def call(x, out=None):
+        if type(x) is np.ndarray and (out is None or type(out) is np.ndarray):  # host in, host out
+            return call(cupy.asarray(x)).get()
         x = cupy.asarray(x, dtype, order)
         if x.shape != shape_x:
             raise SparsegenValueError(f"x has shape {x.shape}, expected {shape_x}")
