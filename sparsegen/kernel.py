@@ -246,7 +246,8 @@ class Kernel(operands.Call, spla.LinearOperator):
         vector = problem.op == "spmv" and A.dtype == problem.dtype
         if binding is None and A.dtype == problem.dtype:
             module = baselines.get(self.baseline)
-            whole = module.prepare(A, problem) if module.available(problem) is None else None
+            limited = replace(problem, threads=problem.useful_threads)
+            whole = module.prepare(A, limited) if module.available(limited) is None else None
         key = (problem.k, problem.layout_b, problem.layout_c)
         if binding is not None and A.dtype == problem.dtype and (plan := binding.plan(*key)) is not None:
             run = plan.run

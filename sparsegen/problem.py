@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
+SINGLE_THREAD_WORK = 20_000  # multiply-adds
+
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
@@ -173,6 +175,11 @@ class Problem:
     def order_c(self) -> Literal["C", "F"]:
         """numpy's name for the order of y or C."""
         return "C" if self.op == "spmv" or self.layout_c == "row" else "F"
+
+    @property
+    def useful_threads(self) -> int:
+        """The threads allowed, or one where the product is too small for a second to help, a library's included."""
+        return self.threads if self.pattern.nnz * self.k >= SINGLE_THREAD_WORK else 1
 
     @property
     def key(self) -> tuple:

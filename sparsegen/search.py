@@ -32,7 +32,6 @@ FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
 LEAST_RESOLUTION = 0.05  # where arrays happen to lie moves times by as much from one process to the next
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
 TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
-SINGLE_THREAD_WORK = 20_000  # multiply-adds below which two threads are not tried
 
 
 @dataclass
@@ -178,8 +177,7 @@ class _Search:
 
     def _enter(self, name: str, tried: Tried) -> None:
         """Make a correct candidate an arm, with one thread and with all; keep the fastest few in the worker."""
-        work = self.problem.pattern.nnz * self.problem.k
-        for threads in sorted({1, self.problem.threads if work >= SINGLE_THREAD_WORK else 1}):
+        for threads in sorted({1, self.problem.useful_threads}):
             try:
                 arm = f"{name} {threads}"
                 answer = self.session.ask("arm", self.seconds, name=arm, bound=name, threads=threads)

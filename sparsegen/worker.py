@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -197,11 +198,11 @@ class _Child:
 
     def baseline(self, name: str) -> dict:
         """Prepare a baseline as an arm; y of its first call goes to the output."""
-        module = baselines.get(name)
-        if reason := module.available(self.problem):
+        module, problem = baselines.get(name), replace(self.problem, threads=self.problem.useful_threads)
+        if reason := module.available(problem):
             return {"refused": reason}
         started = time.perf_counter_ns()
-        call, x, y = module.prepare(self.A, self.problem), self.x, self.y
+        call, x, y = module.prepare(self.A, problem), self.x, self.y
         prepared = (time.perf_counter_ns() - started) / 1e6
         self.arms[name] = lambda: call(x, y)
         self.x[...] = self.inputs[0]
