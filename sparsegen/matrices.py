@@ -82,7 +82,7 @@ def collection(name: str | os.PathLike) -> list[str]:
 
 
 def _stored(path: str | os.PathLike) -> Stored:
-    if not os.fspath(path):
+    if isinstance(path, str) and not path:
         raise SparsegenValueError("the path is empty; expected the name of a matrix file")
     raw, name = container.contents(path)
     reader = _reader(raw, name, str(path))

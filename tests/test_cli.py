@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -225,7 +226,9 @@ def test_interrupted_or_out_of_memory_is_one_line(capsys, monkeypatch, error):
 
 def command(*arguments: str, stdout=subprocess.PIPE) -> subprocess.Popen:
     line = [sys.executable, "-m", "sparsegen", *arguments]
-    return subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    # whoever runs the tests in the background of a shell has interrupts ignored, and children inherit that
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
 
 
 def test_as_a_module():

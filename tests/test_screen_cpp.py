@@ -48,7 +48,8 @@ def spmv(body: str, before: str = "", header: str = "") -> candidate.Candidate:
     return candidate.parse(
         f'/* sparsegen\nop = "spmv"\nformat = "csr"\n[[launch]]\nentry = "spmv"\nitems = "m"\n{header}\n*/\n{before}'
         'extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {\n'
-        f"for (int64_t row = begin; row < end; ++row) {{ ACC sum = 0; {body}\nSTORE(y, row, sum); }} }}\n"
+        f"for (int64_t row = begin; row < end; ++row) {{ ACC sum = 0; {body}\nSTORE(y, row, sum); }} }}\n",
+        language="cpp",
     )
 
 
