@@ -21,7 +21,9 @@ MEASURED = (
 class Report(Mapping):
     """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit.
 
-    Numbers are finite: what is not known, or is no number, is None.
+    Numbers are finite: what is not known, or is no number, is None. baselines: name -> times, or why it was not used;
+    candidates: what came of each that was tried; notes: sentences on what else there is to know, such as why a baseline
+    serves.
     """
 
     def __init__(self, entries: Mapping):
