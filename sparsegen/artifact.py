@@ -38,11 +38,11 @@ class Artifact:
             raise SparsegenValueError(f"A is {A.dtype}; CUDA kernels exist for float32 and float64: pass dtype")
         tried = []
         for chosen in templates.propose(problem):
-            from sparsegen import prelude
-
-            text = prelude.assemble(chosen, problem, composite.literals(chosen, problem), {})
+            if reason := cuda.screen(chosen):
+                tried.append({"label": chosen.label, "level": "NONE", "fault": "screen", "message": reason})
+                continue
             try:
-                image = cuda.compile(text, arch)
+                image = cuda.compile(cuda.unit(chosen, problem, composite.literals(chosen, problem)), arch)
             except cuda.CompileFailure as error:
                 tried.append({"label": chosen.label, "level": "PARSED", "fault": "compile", "message": str(error)})
                 continue

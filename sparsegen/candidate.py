@@ -39,7 +39,6 @@ from dataclasses import dataclass, field, replace
 from sparsegen import formats, ops, values
 from sparsegen.errors import SparsegenValueError
 
-LANGUAGES = ("cuda", "cpp")
 SELECTS = ("all", "dense_rows", "rest")
 _HEADER = re.compile(r"\A\s*/\*\s*sparsegen\b(.*?)\*/", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")

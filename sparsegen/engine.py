@@ -82,7 +82,7 @@ def compile(
     )  # fmt: skip
     _validate(options)
     target = _target(target, arch)
-    if target == "cpu" and cpu.available() is None and isinstance(budget, (int, float)) and budget >= LEAST_BUDGET:
+    if target == "cpu" and cpu.available() is None and budget >= LEAST_BUDGET:
         fence.warm()
     matrix = inputs.as_csr(A)
     if dtype is not None:
@@ -257,8 +257,8 @@ def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="
     options = dict(
         op=op, k=k, dtype=None, target=target, device=None, budget=0.0,
         arch="any" if target == "cuda" else None,  # no GPU is needed to judge what needs none
-        expected_calls=None,
-        max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False, seed=0,
+        expected_calls=None, max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False,
+        seed=0,
     )  # fmt: skip
     _validate(options)
     return _problem(matrix, options, target)[0]

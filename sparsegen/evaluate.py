@@ -7,7 +7,6 @@ timing in a worker that can be killed (fence.py); comparing happens here, where 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,11 +48,11 @@ def refuse(candidate: Candidate, problem: Problem) -> Verdict | None:
     return None
 
 
-def compile(candidate: Candidate, problem: Problem, baked: Sequence) -> Compiled | Verdict:
-    """Compile for this machine. `baked` holds a Packed per part, for its literals alone."""
+def compile(candidate: Candidate, problem: Problem) -> Compiled | Verdict:
+    """Compile for this machine; A is not packed for that."""
     started, target = time.perf_counter(), targets.get(problem.target)
     try:
-        path = target.build(target.unit(candidate, problem, baked))
+        path = target.build(target.unit(candidate, problem, composite.literals(candidate, problem)))
     except target.CompileFailure as error:
         return Verdict(Level.PARSED, "compile", str(error))
     except SparsegenError as error:
@@ -110,7 +109,7 @@ def evaluate(candidate: Candidate, problem: Problem, session: Session, reference
     """All steps up to CORRECT; on success the candidate stays in the worker under `name`, ready to be timed."""
     if verdict := refuse(candidate, problem):
         return verdict
-    compiled = compile(candidate, problem, composite.pack(candidate, problem))
+    compiled = compile(candidate, problem)
     if isinstance(compiled, Verdict):
         return compiled
     return run(compiled, problem, session, references, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, composite, engine, evaluate, fence, inputs, prelude, templates, values
+from sparsegen import checks, composite, engine, evaluate, fence, inputs
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
@@ -80,16 +80,13 @@ def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str
 
 
 def _compiled(each: Candidate, problem: Problem, arch: str) -> dict:
-    from sparsegen.screen import cuda as cuda_screen
     from sparsegen.targets import cuda
 
-    if reason := templates.refusal(each, problem) or values.feasible(each.encoding, problem):
-        return _record(each, Verdict(Level.PARSED, "infeasible", reason), None)
-    if reason := cuda_screen.check(each.source):
-        return _record(each, Verdict(Level.NONE, "screen", reason), None)
+    if verdict := evaluate.refuse(each, problem):
+        return _record(each, verdict, None)
     started = time.perf_counter()
     try:
-        image = cuda.compile(prelude.assemble(each, problem, composite.literals(each, problem), {}), arch)
+        image = cuda.compile(cuda.unit(each, problem, composite.literals(each, problem)), arch)
     except cuda.CompileFailure as error:
         return _record(each, Verdict(Level.PARSED, "compile", str(error)), None)
     resources = {"compile_ms": (time.perf_counter() - started) * 1e3, "image_bytes": float(len(image))}

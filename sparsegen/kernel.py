@@ -259,8 +259,7 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of whole operands
-        # the same without Python between
-        self._plan = plan if plan is not None and run is not None and problem.target == "cpu" else run
+        self._plan = plan if plan is not None and problem.target == "cpu" else run  # the same, without Python between
         accumulates = binding is not None and not binding.checks_finite
         self._accumulating: Callable | None = run if accumulates else None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, composite, evaluate, fence, ops, prelude
+from sparsegen import bandwidth, baselines, checks, evaluate, fence, ops, prelude
 from sparsegen.candidate import Candidate
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
@@ -152,9 +152,7 @@ class _Search:
             yield candidate, future.result()
 
     def _compile(self, candidate: Candidate) -> evaluate.Compiled | Verdict:
-        return evaluate.refuse(candidate, self.problem) or evaluate.compile(
-            candidate, self.problem, composite.literals(candidate, self.problem)
-        )
+        return evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
 
     def _try_all(self, compiled, until: float) -> None:
         for number, (candidate, made) in enumerate(compiled):
@@ -296,12 +294,10 @@ class _Search:
         for entry in outcome.baselines.values():
             if "refused" not in entry and "measured_us" not in entry:
                 entry["measured_us"] = entry["rough_ns"] / 1e3
-        serving = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
         times = {name: outcome.baselines[name]["measured_us"] for name in names}
-        if times["scipy"] <= times[serving] * (1 + outcome.resolution):
-            serving = "scipy"
-        best = min(names, key=lambda name: outcome.baselines[name]["measured_us"])
-        outcome.baseline = serving
+        best = min(names, key=times.__getitem__)
+        tied = times["scipy"] <= times[best] * (1 + outcome.resolution)
+        outcome.baseline = "scipy" if tied else best
         for arm in sorted(arms, key=lambda arm: np.percentile([each[arm] for each in choosing], level)):
             tried, threads = self.arms[arm]
             timing = Timing.of([each[arm] for each in scoring], self.problem.device)

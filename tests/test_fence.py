@@ -119,7 +119,7 @@ def test_a_matrix_too_large_for_the_memory_allowed_is_a_verdict():
     )
     chosen = candidate.parse(text, name="ell_user")
     assert composite.feasible(chosen, problem)
-    made = evaluate.compile(chosen, problem, composite.literals(chosen, problem))
+    made = evaluate.compile(chosen, problem)
     with fence.session(problem, wide) as opened:
         verdict = evaluate.run(made, problem, opened, checks.References(problem), "huge")
         assert verdict.fault == "memory", verdict
@@ -179,9 +179,9 @@ def test_an_interrupted_question_does_not_answer_the_next(monkeypatch):
 
 
 def _loaded(opened, problem) -> str:
-    from sparsegen import candidate, composite
+    from sparsegen import candidate
 
-    made = evaluate.compile(user_kernel(), problem, composite.literals(user_kernel(), problem))
+    made = evaluate.compile(user_kernel(), problem)
     opened.ask("load", 30.0, name="k", text=candidate.text(user_kernel()), path=str(made.path), label="k")
     return "k"
 

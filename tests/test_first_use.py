@@ -178,3 +178,15 @@ def test_workers_leave_nothing_in_shared_memory():
         left.write_bytes(b"registered")
         assert worker._watch(child, ours) == 3
     assert not left.exists()
+
+
+def test_what_the_screen_refuses_is_not_cross_compiled(monkeypatch):
+    from sparsegen import nvrtc
+    from sparsegen.targets import cuda
+
+    if nvrtc.available():
+        pytest.skip("no NVRTC")
+    monkeypatch.setattr(cuda, "screen", lambda candidate: "not today")
+    monkeypatch.setattr(cuda, "compile", lambda *arguments: pytest.fail("it was compiled"))
+    with pytest.raises(SparsegenValueError, match="not today"):
+        sparsegen.compile(A, target="cuda", arch="sm_90")

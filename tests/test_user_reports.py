@@ -364,23 +364,17 @@ def test_51_52_binaries_are_keyed_by_what_is_compiled():
 
     chosen, A = user_kernel(), gallery.uniform(97, 83, 701)
     problem = engine.problem_of(A)
-    paths = {evaluate.compile(chosen, problem, [literal]).path for literal in [_literal(chosen, problem)] * 3}
+    paths = {evaluate.compile(chosen, problem).path for _ in range(3)}
     assert len(paths) == 1
     other = engine.problem_of(A.astype(np.float32))
-    assert evaluate.compile(chosen, other, [_literal(chosen, other)]).path not in paths
+    assert evaluate.compile(chosen, other).path not in paths
     path = paths.pop()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])  # as a rename on a network disk may leave it
-    again = evaluate.compile(chosen, problem, [_literal(chosen, problem)]).path
+    again = evaluate.compile(chosen, problem).path
     assert again.read_bytes()[: len(whole) // 2] == whole[: len(whole) // 2]
     assert len(again.read_bytes()) == len(whole)
     assert cache.info()["writable"]
-
-
-def _literal(chosen, problem):
-    from sparsegen import composite
-
-    return composite.literals(chosen, problem)[0]
 
 
 # ---- speed: the rules, not the times
