@@ -21,11 +21,11 @@ from tqdm import tqdm
 from sparsegen import candidate, templates
 from sparsegen.candidate import Candidate
 from sparsegen.model import encoder, tokenizer
+from sparsegen.model.tokenizer import START
 from sparsegen.problem import Problem
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
 
-CUDA_DEVICE = "sm_90"
 CUDA_KERNELS = 8  # of each problem: the best by guess
 VALIDATION = 12  # one family of so many is left out to watch the training by
 
@@ -91,10 +91,6 @@ def cuda_kernels(problem: Problem) -> tuple[Kernel, ...]:
     return tuple(_kernel("cuda", problem.op, each.label) for each in proposed)
 
 
-def on_gpu(problem: Problem) -> Problem:
-    return replace(problem, target="cuda", device=CUDA_DEVICE)
-
-
 def build(
     lines: Iterable[dict],
     folder: Path | None,
@@ -120,9 +116,9 @@ def build(
         for line in group:
             task = corpus.task_of(line)
             A = corpus.matrix(task, folder)
-            posed = corpus.problem(task, A)
-            posed = replace(posed, pattern=patterns.setdefault(name, posed.pattern))
-            for language, problem in (("cpp", posed), ("cuda", on_gpu(posed))):
+            for language in START:
+                problem = corpus.problem(task, A, language)
+                problem = replace(problem, pattern=patterns.setdefault(name, problem.pattern))
                 right = kernels_of(line) if language == "cpp" else cuda_kernels(problem)
                 if right:
                     seen = [

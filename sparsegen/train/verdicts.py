@@ -22,14 +22,13 @@ from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
 from sparsegen.record import Records
-from sparsegen.train import corpus, examples
+from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
 from sparsegen.train.measure import Measured, measure
 from sparsegen.train.rewards import Outcome
 from sparsegen.verdict import Level, Verdict
 
 COMPILERS = 2
-GPU = "sm_90"
 MATRICES = 24  # kept in memory
 
 
@@ -100,9 +99,9 @@ class Verdicts:
     def _measure(self, problem: str, key: str, language: str, new: list[Candidate]) -> None:
         A, posed = self._open(key)
         if language == "cuda":
-            posed = examples.on_gpu(posed)
+            posed = corpus.problem(self.task(problem), A, language)
             for each in new:
-                self._keep(problem, Measured(each, evaluate.cross_compile(each, posed, GPU)), 0.0, 0.0)
+                self._keep(problem, Measured(each, evaluate.cross_compile(each, posed, corpus.GPU)), 0.0, 0.0)
             return
         with ThreadPoolExecutor(COMPILERS) as pool:
             made = list(pool.map(lambda each: evaluate.refuse(each, posed) or evaluate.compile(each, posed), new))
