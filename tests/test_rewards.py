@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ def test_rungs():
 
 def test_the_ladder_is_strictly_ordered():
     values = [[ladder(each) for each in line] for line in LADDER]
-    for low, high in zip(values, values[1:], strict=False):
+    for low, high in itertools.pairwise(values):
         assert max(low) < min(high)
 
 
@@ -123,7 +124,8 @@ def test_sparserl_breaks_the_order():
 
 def test_tiered_by_hand():
     failures = [
-        (Outcome(Level.NONE, "screen"), -100), (timed(2.0, permitted=False), -100), (Outcome(Level.PARSED, "compile"), -40),
+        (Outcome(Level.NONE, "screen"), -100), (timed(2.0, permitted=False), -100),
+        (Outcome(Level.PARSED, "compile"), -40),
         (Outcome(Level.RAN, "timeout"), -30), (Outcome(Level.COMPILED), -30), (Outcome(Level.RAN, "crash"), -20),
         (Outcome(Level.RAN, "out of bounds"), -20), (Outcome(Level.RAN, "wrong"), -10),
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_permitted():
 
 
 def test_stages_widen_to_everything():
-    for small, large in zip(STAGES, STAGES[1:], strict=False):
+    for small, large in itertools.pairwise(STAGES):
         assert small < large
     assert STAGES[-1] == set(TECHNIQUES)
 

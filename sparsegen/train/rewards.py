@@ -104,7 +104,7 @@ UNKNOWN_GAIN = 2.0  # what stands for the best where none is known
 
 
 def ladder(outcome: Outcome) -> float:
-    """illegal < compile failure < crash or time-out < out of bounds or race < wrong < correct and slow < fast; in [-1, 1].
+    """In [-1, 1]: illegal < compile failure < crash or time-out < out of bounds or race < wrong < slow < fast.
 
     Slower than the best baseline: 0 to EVEN, by the logarithm of the speedup. Faster by more than the null pair's
     spread: above EVEN, linear in the logarithm of the speedup beyond the spread, so that the best known kernel of the
@@ -116,7 +116,7 @@ def ladder(outcome: Outcome) -> float:
     if outcome.speedup is None or not outcome.speedup > 0:
         return 0.0
     gain, spread = math.log(outcome.speedup), math.log1p(outcome.null_spread)
-    if gain > spread:
+    if outcome.rung == FAST:
         known = math.log(max(outcome.best or UNKNOWN_GAIN, 1e-9)) - spread
         part = (gain - spread) / max(known, math.log(LEAST_GAIN))
         return min(EVEN + (BEST - EVEN) * part, 1.0)

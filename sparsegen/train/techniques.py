@@ -29,12 +29,13 @@ TECHNIQUES = (
     "may_vector", "may_slice", "may_sort", "may_block", "may_diagonal", "may_compress", "may_pad", "may_split",
     "may_unroll", "may_atomic", "may_shared",
 )  # fmt: skip
-STAGES = (
-    frozenset({"may_vector", "may_unroll"}),
-    frozenset({"may_vector", "may_unroll", "may_slice", "may_pad", "may_atomic"}),
-    frozenset({"may_vector", "may_unroll", "may_slice", "may_pad", "may_atomic", "may_sort", "may_block", "may_shared"}),
-    frozenset(TECHNIQUES),
+_STEPS = (  # what each stage adds
+    {"may_vector", "may_unroll"},
+    {"may_slice", "may_pad", "may_atomic"},
+    {"may_sort", "may_block", "may_shared"},
+    {"may_diagonal", "may_compress", "may_split"},
 )
+STAGES = tuple(frozenset().union(*_STEPS[: i + 1]) for i in range(len(_STEPS)))
 
 _IN_SOURCE = {
     "cpp": {
