@@ -15,23 +15,23 @@ from sparsegen.train.techniques import STAGES, TECHNIQUES
 
 V, SL, SO, B, D, C, P, SP, U, A, SH = TECHNIQUES
 USED = {  # of the first instance: values in full, the first of each list
-    ("cpp", "spmm", "bsr_row"): {V, B, P, U},
+    ("cpp", "spmm", "bsr_row"): {V, B, U},
     ("cpp", "spmm", "csr_row"): {V, U},
-    ("cpp", "spmm", "sell_columns"): {V, SL, P, U},
-    ("cpp", "spmv", "bsell_slice"): {V, SL, B, P},
-    ("cpp", "spmv", "bsr_row"): {V, B, P},
+    ("cpp", "spmm", "sell_columns"): {V, SL, U},
+    ("cpp", "spmv", "bsell_slice"): {V, SL, B},
+    ("cpp", "spmv", "bsr_row"): {V, B},
     ("cpp", "spmv", "coo_runs"): set(),
     ("cpp", "spmv", "csr_scalar"): set(),
     ("cpp", "spmv", "csr_vector"): {V},
-    ("cpp", "spmv", "dense_rows_slice"): {V, SL, SO, P, SP, U},
-    ("cpp", "spmv", "dia_chunk"): {V, D, P, U},
+    ("cpp", "spmv", "dense_rows_slice"): {V, SL, SO, SP, U},
+    ("cpp", "spmv", "dia_chunk"): {V, D, U},
     ("cpp", "spmv", "ell_vector"): {V, P},
-    ("cpp", "spmv", "sell_slice"): {V, SL, C, P},
-    ("cuda", "spmm", "bsr_row"): {B, P, U},
+    ("cpp", "spmv", "sell_slice"): {V, SL, C},
+    ("cuda", "spmm", "bsr_row"): {B, U},
     ("cuda", "spmm", "csr_row"): set(),
     ("cuda", "spmm", "csr_vector"): {V, U},
     ("cuda", "spmm", "ell_row"): {P},
-    ("cuda", "spmv", "bsr_warp"): {V, B, P},
+    ("cuda", "spmv", "bsr_warp"): {V, B},
     ("cuda", "spmv", "coo_atomic"): {A},
     ("cuda", "spmv", "coo_segmented"): {V, A},
     ("cuda", "spmv", "csr_merge"): {V, SH},
@@ -39,9 +39,9 @@ USED = {  # of the first instance: values in full, the first of each list
     ("cuda", "spmv", "csr_stream"): {V, SH},
     ("cuda", "spmv", "csr_vector"): {V},
     ("cuda", "spmv", "dense_rows"): {V, SP, SH},
-    ("cuda", "spmv", "dia_thread"): {D, P, U},
+    ("cuda", "spmv", "dia_thread"): {D, U},
     ("cuda", "spmv", "ell_thread"): {P},
-    ("cuda", "spmv", "sell_thread"): {SL, C, P},
+    ("cuda", "spmv", "sell_thread"): {SL, C},
 }
 
 
@@ -63,9 +63,9 @@ def test_what_templates_use(key):
 def test_parameters_count():
     sell = first("cpp", "spmv", "sell_slice")
     plain = replace(sell, params={**sell.params, "BITS": 32})
-    assert techniques.of(plain) == {V, SL, P}
-    assert techniques.of(replace(plain, params={**plain.params, "SIGMA": 0})) == {V, SL, SO, P}
-    assert techniques.of(replace(plain, params={**plain.params, "values": "f32"})) == {V, SL, C, P}
+    assert techniques.of(plain) == {V, SL}
+    assert techniques.of(replace(plain, params={**plain.params, "SIGMA": 0})) == {V, SL, SO}
+    assert techniques.of(replace(plain, params={**plain.params, "values": "f32"})) == {V, SL, C}
 
 
 def test_comments_do_not_count():

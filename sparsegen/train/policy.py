@@ -90,7 +90,6 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, decay: float, discount: f
     return advantages, (advantages + values) * mask
 
 
-def value_loss(values: Tensor, old: Tensor, returns: Tensor, mask: Tensor, clip: float) -> Tensor:
-    """Half the mean squared error, the worse of the values and of those held within `clip` of the old ones."""
-    near = old + (values - old).clamp(-clip, clip)
-    return 0.5 * masked_mean(torch.maximum((values - returns).square(), (near - returns).square()), mask)
+def value_loss(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """Half the mean squared error of the critic, unclipped: a clip range would have to know the reward's scale."""
+    return 0.5 * masked_mean((values - returns).square(), mask)

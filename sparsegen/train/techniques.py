@@ -3,13 +3,13 @@
 Staged quality-diversity (arXiv 2602.12049) varies the permitted set per problem and widens it in stages; its stage
 list is unpublished, so this one is ours.
 
-may_vector    sums in vector registers (C++), or lanes of a warp that share a row (CUDA)
+may_vector    sums in vector registers (C++), or lanes of a warp that pass sums on (CUDA)
 may_slice     rows stored side by side in slices (sell, bsell)
 may_sort      rows sorted by their length
 may_block     blocks of entries with one index (bsr, bsell)
 may_diagonal  diagonals, without column indices
 may_compress  narrower indices or values, or one value for all
-may_pad       slots that hold no entry
+may_pad       every row as long as the longest (ell)
 may_split     the matrix in parts of different formats
 may_unroll    loops that take several steps at once
 may_atomic    atomic additions
@@ -22,7 +22,6 @@ import re
 
 import numpy as np
 
-from sparsegen import formats
 from sparsegen.candidate import Candidate, normalised
 
 TECHNIQUES = (
@@ -67,7 +66,7 @@ def of(candidate: Candidate) -> frozenset[str]:
             used.add("may_diagonal")
         if params.get("BITS", 32) < 32:
             used.add("may_compress")
-        if formats.get(part.format).PADS != "none":
+        if part.format == "ell":
             used.add("may_pad")
         if any(launch.shared_bytes.strip() != "0" for launch in part.launches):
             used.add("may_shared")
