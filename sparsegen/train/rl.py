@@ -5,9 +5,9 @@ temperature, top-k and perhaps a grammar; the ratio of PPO is taken between the 
 iteration, both by torch and without dropout, so that it begins at 1 exactly. That treats what top-k and temperature
 leave out as if it were never sampled, which is what they are for.
 
-All randomness is drawn from (seed, iteration), and a checkpoint holds the state at the start of an iteration: a run that
-is stopped at any moment and started again in the same folder does what it would have done, as far as the judge remembers
-what it measured.
+All randomness is drawn from (seed, iteration), and a checkpoint holds the state at the start of an iteration: a run
+that is stopped at any moment and started again in the same folder does what it would have done, as far as the judge
+remembers what it measured.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import json
-import math
 import os
 import sys
 import time
@@ -30,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sparsegen import candidate, metrics
+from sparsegen import candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import encoder, generator
 from sparsegen.model.decoder import Decoder
@@ -39,11 +37,11 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
 from sparsegen.model.tokenizer import END, PAD, START, Tokenizer
-from sparsegen.train import policy, techniques
+from sparsegen.train import log, policy, techniques
 from sparsegen.train.rewards import REWARDS, Outcome
 from sparsegen.verdict import Level
 
-Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct kernel texts) -> what is known of each
+Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
 METHODS = ("group", "ppo")
 
 
@@ -87,7 +85,7 @@ class RLConfig:
 class Prompt:
     """What the model is asked: a problem by its id, as the encoder gives it with everything permitted, and a language.
 
-    The samples of one prompt are compared with each other, so a prompt is judged in one way: measured, or compiled only.
+    Its samples are compared with each other, so they are all judged in one way: measured, or compiled only.
     """
 
     problem: str
@@ -120,8 +118,8 @@ def train(
     _check(config, prompts)
     run = _Run(config, prompts, judge, recipe, tokenizer, weights, grammar)
     run.resume()
-    bar = tqdm(total=config.updates, initial=run.iteration, file=sys.stderr, disable=not sys.stderr.isatty(), unit="update")
-    with bar:
+    quiet = not sys.stderr.isatty()
+    with tqdm(total=config.updates, initial=run.iteration, file=sys.stderr, disable=quiet, unit="update") as bar:
         while run.iteration < config.updates:
             start = run.state()
             try:
@@ -130,7 +128,7 @@ def train(
                 run.write(start)
                 raise
             run.iteration += 1
-            run.log(line, judged)
+            run.record(line, judged)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
             bar.set_postfix(reward=f"{line['reward']:.3f}", kl=f"{line['kl']:.4f}")
@@ -140,8 +138,8 @@ def train(
 
 @dataclass(frozen=True)
 class Texts:
-    """The samples of an iteration as tensors: tokens (B, L) from the language token on, targets (B, L) what follows each,
-    mask (B, L) where a target is the sample's own, rows (B,) the place of its problem among those of the iteration."""
+    """Samples as tensors: tokens (B, L) from the language token on, targets (B, L) what follows each, mask (B, L)
+    where a target is the sample's own, rows (B,) the place of its problem among those of the iteration."""
 
     tokens: torch.Tensor
     targets: torch.Tensor
@@ -214,12 +212,11 @@ class _Run:
                 self.critic.load_state_dict(state["critic"])
             self.optimizer.load_state_dict(state["optimizer"])
         for name in ("iterations.jsonl", "rewards.jsonl"):
-            _cut(self.folder / name, self.iteration)
+            log.cut(self.folder / name, self.iteration)
 
-    def log(self, line: dict, judged: list[dict]) -> None:
-        for name, lines in (("rewards.jsonl", judged), ("iterations.jsonl", [line])):
-            with open(self.folder / name, "a") as file:
-                file.write("".join(json.dumps(each, allow_nan=False) + "\n" for each in lines))
+    def record(self, line: dict, judged: list[dict]) -> None:
+        log.append(self.folder / "rewards.jsonl", judged)
+        log.append(self.folder / "iterations.jsonl", [line])
 
     # one iteration
 
@@ -249,11 +246,11 @@ class _Run:
         learned = self.step(generator.tensors(batch), texts(groups, [each.language for each in chosen]), found, rng)
         seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
         judged = [
-            _reward_line(self.iteration, prompt.problem, *each)
+            log.sample(self.iteration, prompt.problem, *each)
             for prompt, *three in zip(chosen, groups, outcomes, found, strict=True)
             for each in zip(*three, strict=True)
         ]
-        line = _line(groups, outcomes, found) | learned | {"seconds": {k: round(v, 3) for k, v in seconds.items()}}
+        line = log.iteration(groups, outcomes, found) | learned | {"seconds": seconds}
         return {"iteration": self.iteration, "stage": min(stage, len(techniques.STAGES) - 1), **line}, judged
 
     def judged(self, prompt: Prompt, group: Sequence[Sample], allowed: frozenset[str]) -> list[Outcome]:
@@ -380,49 +377,3 @@ def _identity(config: RLConfig, prompts, tokenizer: Tokenizer, weights: Mapping[
     for name in sorted(weights):
         digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
     return digest.hexdigest()
-
-
-def _cut(file: Path, iteration: int) -> None:
-    """Drop the lines of iterations that will be done again, and one that a kill cut short."""
-    if not file.exists():
-        return
-    kept = []
-    for line in file.read_text().splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["iteration"] < iteration:
-            kept.append(line)
-    part = file.with_name(file.name + f".{os.getpid()}")
-    part.write_text("".join(kept))
-    part.replace(file)
-
-
-def _reward_line(iteration: int, problem: str, written: Sample, outcome: Outcome, reward: float) -> dict:
-    return {
-        "iteration": iteration, "problem": problem, "sample": digest(written.text), "tokens": len(written.tokens),
-        "level": outcome.level.name, "fault": outcome.fault, "permitted": outcome.permitted,
-        "speedup": outcome.speedup, "reward": reward, "fresh": outcome.fresh,
-    }  # fmt: skip
-
-
-def digest(text: str) -> str:
-    """The name of a sample in the logs."""
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-def _line(groups: Sequence[Sequence[Sample]], outcomes: list[list[Outcome]], rewards: list[list[float]]) -> dict:
-    """What the log says of the samples of an iteration."""
-    every = [each for group in outcomes for each in group]
-    speeds = [each.speedup for each in every if each.speedup]
-    distinct = [len({each.text for each in group}) / len(group) for group in groups]
-    flat = [each for group in rewards for each in group]
-    return {
-        "samples": len(every),
-        "reward": math.fsum(flat) / len(flat),
-        "reward_best": math.fsum(map(max, rewards)) / len(rewards),
-        "levels": dict(Counter(each.level.name for each in every)),
-        "faults": dict(Counter(each.fault for each in every if each.fault)),
-        "forbidden": sum(not each.permitted for each in every),
-        "distinct": math.fsum(distinct) / len(distinct),
-        "speedup": metrics.geomean(speeds) if speeds else None,
-        "measured": sum(each.fresh and each.speedup is not None for each in every),
-        "tokens": math.fsum(len(each.tokens) for group in groups for each in group) / len(every),
-    }
