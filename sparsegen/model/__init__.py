@@ -1,1 +1,1 @@
-"""The learned generator: what it reads of a matrix, the text it writes, the network between, and its checkpoint."""
+"""The learned generator: a small model that reads a problem and writes kernel files for it."""
