@@ -23,7 +23,6 @@ import re
 import numpy as np
 
 from sparsegen.candidate import Candidate, normalised
-from sparsegen.model.encoder import TECHNIQUES
 
 _STEPS = (  # what each stage adds
     {"may_vector", "may_unroll"},
