@@ -230,7 +230,7 @@ def check(weights: Mapping[str, np.ndarray], recipe: Recipe) -> None:
 
 
 def buckets(offsets: np.ndarray, *, both: bool) -> np.ndarray:
-    """T5's bucket of each key position minus query position: small ones exact, then logarithmic; both: keys ahead too."""
+    """T5's bucket of each key position minus query position: small ones exact, then logarithmic."""
     count = BUCKETS // 2 if both else BUCKETS
     distance = np.abs(offsets) if both else np.maximum(-offsets, 0)
     exact = count // 2
