@@ -1,0 +1,1 @@
+"""The learned generator: it reads the coordinates of a matrix and writes kernel files."""
