@@ -1,1 +1,1 @@
-"""The learned generator: it reads the coordinates of a matrix and writes kernel files."""
+"""The learned generator: a small model that reads a problem and writes kernel files for it."""
