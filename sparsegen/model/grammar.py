@@ -4,7 +4,7 @@
     state = grammar.start()
     state.may(piece)      # whether the text so far and this piece still can
     state.push(piece)     # take it
-    state.done()          # whether the text so far is a kernel file that the screen lets through
+    state.done()          # whether the text so far is a kernel file that may be compiled
 
 The header is held strictly (header.py), the source early and loosely (body.py), the finished file by the parser and the
 screen themselves. Nothing is refused that `tokenizer.written` makes of a feasible template instance.
@@ -30,6 +30,7 @@ class Grammar:
         self.language = targets.get(problem.target).LANGUAGE
         self.rules = Rules(problem, self.language)
         self._vocabularies: dict[tuple[str, ...], Vocabulary] = {}
+        self._readings: dict[str, Candidate | str] = {}
 
     def start(self) -> State:
         return State(self)
@@ -51,15 +52,21 @@ class Grammar:
             self._vocabularies[header.lines] = Vocabulary.of(*closed, self.problem.deterministic)
         return self._vocabularies[header.lines]
 
-    def reading(self, text: str) -> Candidate | None:
-        """The candidate that a finished text is; None where the parser, the problem or the screen refuses it."""
+    def reading(self, text: str) -> Candidate | str:
+        """The candidate that a finished text is, or one sentence why the parser, the problem or the screen refuses it."""
+        if text not in self._readings:
+            self._readings[text] = self._read(text)
+        return self._readings[text]
+
+    def _read(self, text: str) -> Candidate | str:
         try:
             found = candidate.parse(text, origin="model", language=self.language)
-        except SparsegenValueError:
-            return None
-        if found.op != self.problem.op or found.tune or templates.refusal(found, self.problem):
-            return None
-        return None if targets.get(self.problem.target).screen(found) else found
+        except SparsegenValueError as error:
+            return str(error)
+        if found.op != self.problem.op or found.tune:
+            return "a kernel for another operation, or one that stands for many"
+        refusal = templates.refusal(found, self.problem) or targets.get(self.problem.target).screen(found)
+        return refusal or found
 
 
 class State:
@@ -85,10 +92,20 @@ class State:
         self.text += piece
         return self
 
+    @property
+    def complete(self) -> bool:
+        """Whether the text can end here: every entry is defined and nothing is open."""
+        return isinstance(self._at, Body) and self._at.complete
+
+    def refusal(self) -> str | None:
+        """One sentence why the text, ended here, is no kernel file that may be compiled for this problem; or None."""
+        if not self.complete:
+            return "the text ends too early"
+        found = self._grammar.reading(self.text)
+        return found if isinstance(found, str) else None
+
     def done(self) -> bool:
-        """Whether the text is a whole kernel file that may be compiled for this problem."""
-        whole = isinstance(self._at, Body) and self._at.complete
-        return whole and self._grammar.reading(self.text) is not None
+        return self.refusal() is None
 
     def _after(self, piece: str) -> Header | Body | None:
         if isinstance(self._at, Body):
