@@ -65,7 +65,7 @@ class Tokenizer:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             sound, names = False, []
         if not sound or tuple(names[: len(SPECIAL)]) != SPECIAL:
-            raise SparsegenValueError("the tokenizer's JSON is not one that Tokenizer.save wrote; learn or load another")
+            raise SparsegenValueError("the tokenizer is not one that Tokenizer.save wrote; learn or load another")
         self._text = text
         self._library: Any = None
         self.size = len(names)
@@ -102,7 +102,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read what `save` wrote. Raises SparsegenValueError when it is something else, OSError when it is not there."""
+        """Read what `save` wrote. Raises SparsegenValueError when it is something else, OSError when absent."""
         return cls(Path(path).read_bytes().decode("utf-8", "replace"))
 
     def save(self, path: str | Path) -> None:
