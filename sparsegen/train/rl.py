@@ -93,12 +93,6 @@ class Prompt:
     structure: Structure
 
 
-def permit(structure: Structure, allowed: frozenset[str]) -> Structure:
-    """The structure with the words of techniques that are not allowed taken out, as encoder.encode(permitted=) does."""
-    gone = [encoder.IDS[word] for word in encoder.TECHNIQUES if word not in allowed]
-    return replace(structure, conditions=structure.conditions[~np.isin(structure.conditions, gone)])
-
-
 def train(
     config: RLConfig,
     prompts: Sequence[Prompt],
@@ -229,10 +223,10 @@ class _Run:
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
         stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
-        batch = encoder.batch([permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)])
+        batch = encoder.batch([encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)])
         groups = sample(
             Decoder(self.recipe, self.actor.weights()), self.tokenizer,
-            [permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)],
+            [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)],
             [each.language for each in chosen], [config.group] * count,
             grammars=[self.grammar(each.problem) for each in chosen] if self.grammar else None,
             temperature=config.temperature, top_k=config.top_k, seed=int(rng.integers(1, 2**31)),
