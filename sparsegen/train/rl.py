@@ -72,7 +72,7 @@ class RLConfig:
     staged: bool = True  # the permitted techniques widen; else all are permitted from the start
     stage_updates: int = 25  # iterations of each stage before the last
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
-    save_every: int = 10  # iterations between checkpoints; an interruption writes one as well
+    save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
     seed: int = 20260
 
     @classmethod
@@ -223,11 +223,10 @@ class _Run:
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
         stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
-        batch = encoder.batch([encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)])
+        languages = [each.language for each in chosen]
+        structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
         groups = sample(
-            Decoder(self.recipe, self.actor.weights()), self.tokenizer,
-            [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)],
-            [each.language for each in chosen], [config.group] * count,
+            Decoder(self.recipe, self.actor.weights()), self.tokenizer, structures, languages, [config.group] * count,
             grammars=[self.grammar(each.problem) for each in chosen] if self.grammar else None,
             temperature=config.temperature, top_k=config.top_k, seed=int(rng.integers(1, 2**31)),
             longest=self.recipe.longest,
@@ -238,7 +237,7 @@ class _Run:
         ]
         found = [[self.reward(each) for each in group] for group in outcomes]
         measured = time.perf_counter()
-        learned = self.step(generator.tensors(batch), texts(groups, [each.language for each in chosen]), found, rng)
+        learned = self.step(generator.tensors(encoder.batch(structures)), texts(groups, languages), found, rng)
         seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
         judged = [
             log.sample(self.iteration, prompt.problem, *each)

@@ -23,6 +23,7 @@ import re
 import numpy as np
 
 from sparsegen.candidate import Candidate, normalised
+from sparsegen.model.encoder import TECHNIQUES
 
 _FIRST = frozenset({"may_vector", "may_unroll"})
 _SECOND = _FIRST | {"may_slice", "may_pad", "may_atomic"}
