@@ -100,6 +100,15 @@ class Pen:
                 self.used.add(name)
                 return name
 
+    def numbered(self, role: str, count: int) -> list[str]:
+        """s0, s1, ...: names of this role, of which nothing else has any."""
+        while True:
+            name = self.pick(*NAMES.get(role, role).split())
+            every = [f"{name}{number}" for number in range(count)]
+            if not self.used & set(every):
+                self.used |= set(every)
+                return every
+
     def constant(self) -> str:
         """A number as the accumulator's type would have it written."""
         number = self.pick(*CONSTANTS)
