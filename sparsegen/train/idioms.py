@@ -184,9 +184,12 @@ class Pen:
         while len(nodes) > 1:
             left = nodes.pop(int(self.rng.integers(len(nodes))))
             right = nodes.pop(int(self.rng.integers(len(nodes))))
-            node = (self.pick("+", "+", "-", "*", "*", "max", "min"), left, right)
+            kind = self.pick("+", "+", "-", "*", "*", "max", "min")
+            if kind in ("max", "min") and (plain or self.ternary_max) and not (_single(left) and _single(right)):
+                kind = "+"  # a ternary would write its operands twice
+            node = ("*" if left == right else kind, left, right)
             if self.chance(0.12):
-                node = (self.pick("abs", "-") if plain else self.pick("abs", "-", "sqrt"), node)
+                node = (self.pick("-", "abs" if _single(node) or not plain else "-", "-" if plain else "sqrt"), node)
             nodes.append(node)
         root = nodes[0]
         return ("+", root, ("*", root, root)) if root[0] == "leaf" and self.chance(0.5) else root
@@ -360,6 +363,10 @@ class Pen:
             header += ["[params]", *(f"{name} = {value}" for name, value in self.params.items())]
         header += ["[[launch]]", f'entry = "{entry}"', *(f'{name} = "{text}"' for name, text in self.launch.items())]
         return "\n".join([*header, "*/", *self.helpers, *start, *indent(lines), "}", ""])
+
+
+def _single(tree: tuple) -> bool:
+    return tree[0] in ("leaf", "constant")
 
 
 def _atom(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "rows row_sums row_norms weighted per_row matrix_rows graph degrees neighbours".split()
+VERBS = "row_walk row_sums row_norms weighted per_row matrix_rows graph degrees neighbours".split()
 
 
 def write(pen: Pen) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "slices padded lanes_of sliced ell_rows columns_first packed_rows".split()
+VERBS = "slice_sums padded lanes_of sliced ell_rows columns_first packed_rows".split()
 
 
 def write(pen: Pen) -> str:
