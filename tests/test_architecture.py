@@ -19,6 +19,7 @@ LAYERS = """
     matrices candidate
     inputs composite
     prelude templates
+    metrics
     screen
     targets baselines
     bandwidth worker evaluate binding record
@@ -27,7 +28,7 @@ LAYERS = """
     kernel artifact
     store engine
     __init__
-    judge doctor
+    judge doctor train
     __main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name
 UPWARD = {  # imports inside functions that point up, and why

@@ -1,1 +1,1 @@
-"""Training the generator: text to learn from, pairs of matrix and kernel, rewards, and the three loops."""
+"""Training the generator: rewards, techniques, and the three loops. torch is imported here and in model/ only."""

@@ -40,6 +40,7 @@ MOST_SPMM = 1_000_000
 CORE = (("spmv", 1, "float64"), ("spmv", 1, "float32"), ("spmm", 32, "float64"))
 EXTRA_K = (2, 4, 8, 16, 64, 128)
 SYNTHETIC = "synthetic"
+GPU = "sm_90"  # what CUDA is compiled for
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,12 @@ def matrix(task: Task, folder: Path | None) -> sp.csr_array:
     return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
 
 
-def problem(task: Task, A: sp.csr_array) -> Problem:
-    """The problem of a task, for one thread of this machine's processor."""
+def problem(task: Task, A: sp.csr_array, language: str = "cpp") -> Problem:
+    """The problem of a task, for one thread of this machine's processor, or in CUDA for a GPU."""
     found = engine.problem_of(A, op=task.op, k=task.k if task.op == "spmm" else None, threads=1, facts=None)
     facts = Facts(constant=task.facts == "constant", exact_f32=task.facts == "exact_f32")
+    if language == "cuda":
+        return replace(found, facts=facts, target="cuda", device=GPU)
     return replace(found, facts=facts)
 
 

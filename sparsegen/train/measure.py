@@ -172,7 +172,12 @@ class _Bench:
         slowest = max([us for _, us in self.arms.values()] + [self.rough[name] for name in self.libraries])
         most = count * len(arms) * max(BURST_SECONDS, 4 * slowest / 1e6)
         answer = self.session.ask(
-            "rounds", most + self.seconds * len(arms), arms=arms, count=count, most_seconds=min(most, MOST_SECONDS), seed=seed
+            "rounds",
+            most + self.seconds * len(arms),
+            arms=arms,
+            count=count,
+            most_seconds=min(most, MOST_SECONDS),
+            seed=seed,
         )
         table = answer["rounds"]
         times = {arm: np.array([each[arm] for each in table]) / 1e3 for arm in arms}
