@@ -15,6 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from sparsegen.errors import SparsegenValueError
+from sparsegen.model import encoder
 from sparsegen.train.idioms import Pen
 
 LANGUAGES = ("cpp", "cuda")
@@ -22,7 +23,7 @@ LANGUAGES = ("cpp", "cuda")
 
 @dataclass(frozen=True)
 class Text:
-    """One kernel to learn from; words are conditions of the model's vocabulary, such as "kind:map"."""
+    """One kernel to learn from. words: of the encoder's CONDITIONS, such as "kind:map"; other kinds are "kind:other"."""
 
     language: str
     text: str
@@ -45,4 +46,5 @@ def write(language: str, rng: np.random.Generator, kind: str | None = None) -> T
     if language not in LANGUAGES:
         raise SparsegenValueError(f"language is {language!r}; kernels are written in {' and '.join(LANGUAGES)}")
     chosen = kind if kind is not None else names()[int(rng.integers(len(names())))]
-    return Text(language, get(chosen).write(Pen(language, rng)), (f"kind:{chosen}",))
+    word = f"kind:{chosen}" if f"kind:{chosen}" in encoder.CONDITIONS else "kind:other"
+    return Text(language, get(chosen).write(Pen(language, rng)), ("task:pretrain", word))

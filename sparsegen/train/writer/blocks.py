@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "blocks block_rows tiles small_products micro block_sums per_block".split()
+VERBS = "blocks rows_of_blocks tiles small_products micro block_sums per_block".split()
 
 
 def write(pen: Pen) -> str:

@@ -1,0 +1,1 @@
+"""The learned generator: a small model that reads a problem and writes kernel files for it."""
