@@ -48,8 +48,10 @@ ONLY_IN = {
     "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
     "pynvml": {"targets.cuda"},
-    "torch": {"baselines.torch"},
-    "tqdm": {"__main__"},
+    "tokenizers": {"model.tokenizer"},
+    "transformers": {"model.generator"},
+    "torch": {"baselines.torch", "model.generator", "train.policy", "train.rl"},
+    "tqdm": {"__main__", "train.corpus", "train.rl"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",

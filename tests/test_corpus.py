@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
+from support import template
 
 from sparsegen import gallery, matrices, paths, templates
 from sparsegen.errors import SparsegenValueError
@@ -13,8 +13,6 @@ from sparsegen.problem import Facts
 from sparsegen.record import Records
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
-
-from support import template
 
 TINY = paths.data("matrices") / "tiny"
 
@@ -26,7 +24,8 @@ def folder(tmp_path):
     held = sorted(name for name in corpus.held_out_families() if not name.startswith("synthetic"))[0]
     source = (TINY / "diffusion2d.mtx").read_text()
     for name, family, nnz, field in (
-        ("a.mtx", "somewhere:a", 12255, "real"), ("b.mtx", held, 12255, "real"), ("c.mtx", "somewhere:c", 12255, "complex"),
+        ("a.mtx", "somewhere:a", 12255, "real"), ("b.mtx", held, 12255, "real"),
+        ("c.mtx", "somewhere:c", 12255, "complex"),
         ("d.mtx", "somewhere:d", 13, "real"), ("e.mtx", "somewhere:e", 2_000_000, "pattern"),
     ):  # fmt: skip
         (tmp_path / name).write_text(source)
@@ -61,8 +60,12 @@ def test_a_folder_without_a_manifest_is_read_file_by_file():
 
 @pytest.mark.parametrize(
     ("facts", "dtype", "expected"),
-    [("none", "float32", Facts()), ("constant", "float32", Facts(constant=True)), ("exact_f32", "float64", Facts(exact_f32=True))],
-)  # fmt: skip
+    [
+        ("none", "float32", Facts()),
+        ("exact_f32", "float64", Facts(exact_f32=True)),
+        ("constant", "float32", Facts(constant=True)),
+    ],
+)
 def test_values_obey_the_facts_that_the_problem_declares(facts, dtype, expected):
     task = Task("synthetic:stencil2d:3", "synthetic:stencil2d", False, "spmv", 1, dtype, facts)
     A = corpus.matrix(task, None)
@@ -77,14 +80,16 @@ def test_a_real_matrix_without_its_folder_is_one_clear_error():
 
 
 def test_collecting_measures_each_problem_once_and_goes_on_where_it_was_cut(tmp_path, monkeypatch):
-    asked = []
+    asked, propose = [], templates.propose
 
     def few(problem):
         asked.append(problem.key)
-        return itertools.islice(templates.propose(problem), 3)
+        return itertools.islice(propose(problem), 3)
 
     monkeypatch.setattr(corpus.templates, "propose", few)
-    tasks = [Task(f"synthetic:{name}:5", f"synthetic:{name}", False, "spmv", 1, "float64") for name in ("runs", "block")]
+    tasks = [
+        Task(f"synthetic:{name}:5", f"synthetic:{name}", False, "spmv", 1, "float64") for name in ("runs", "block")
+    ]
     broken = Task("missing.mtx", "missing", False, "spmv", 1, "float64")
     corpus.collect([tasks[0], broken], tmp_path, Records(tmp_path / "measured.jsonl"), 7013)
     with open(tmp_path / "measured.jsonl", "a") as file:
@@ -108,11 +113,13 @@ def test_the_papers_json_lines_are_written_and_read(tmp_path):
     A, kernel = gallery.block(13, 11, 2, 3), template("csr_scalar", values="full")
     corpus.write_paper([(A, kernel)], tmp_path / "pairs.jsonl")
     ((B, format, code),) = corpus.read_paper(tmp_path / "pairs.jsonl")
-    assert B.shape == A.shape and (B != (A != 0)).nnz == 0
+    assert B.shape == A.shape and ((A != 0) != B).nnz == 0
     assert format == "csr" and "STORE" in code
 
 
-@pytest.mark.parametrize("line", ["{", '{"rows": [1]}', '{"rows": [5], "cols": [0], "shape": [2, 2], "format": "CSR", "code": ""}'])
+@pytest.mark.parametrize(
+    "line", ["{", '{"rows": [1]}', '{"rows": [5], "cols": [0], "shape": [2, 2], "format": "CSR", "code": ""}']
+)
 def test_a_bad_line_of_the_papers_format_is_named(tmp_path, line):
     (tmp_path / "pairs.jsonl").write_text(line + "\n")
     with pytest.raises(SparsegenValueError, match="line 1"):

@@ -15,7 +15,7 @@ def test_a_family_draws_the_same_matrix_each_time_and_another_for_another_number
     assert np.array_equal(A.indices, again.indices) and np.array_equal(A.indptr, again.indptr)
     assert A.shape != other.shape or not np.array_equal(A.indices, other.indices)
     assert families.LEAST // 4 <= A.nnz <= 2 * families.MOST
-    assert 0 <= A.indices.min() and A.indices.max() < A.shape[1]
+    assert A.indices.min() >= 0 and A.indices.max() < A.shape[1]
 
 
 def test_some_families_are_kept_for_evaluation():

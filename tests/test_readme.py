@@ -19,9 +19,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 EXAMPLE = next(block for kind, block in BLOCKS if kind == "python")
 OUTPUT = next(block for kind, block in BLOCKS if kind == "text")
 SHELL = [line.split("#")[0].strip() for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-LISTED = (  # folders with one line for all of their files
-    "readers", "screen", "formats", "ops", "targets", "baselines", "model", "train",
-)  # fmt: skip
+LISTED = ("readers", "screen", "formats", "ops", "targets", "baselines", "model", "train")  # with a line of their own
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support import LOOP, template, user_kernel
 
 from sparsegen import candidate
 from sparsegen.record import Records
@@ -10,8 +11,6 @@ from sparsegen.train import corpus, verdicts
 from sparsegen.train.corpus import Task
 from sparsegen.train.verdicts import Verdicts
 from sparsegen.verdict import Level
-
-from support import LOOP, template, user_kernel
 
 TASK = Task("synthetic:rows_bimodal:3", "synthetic:rows_bimodal", False, "spmv", 1, "float64")
 PROBLEM = f"{TASK.key} cpp"
@@ -85,8 +84,15 @@ def test_a_kernel_that_brings_the_worker_down_loses_its_own_evaluation_alone(lin
 
     monkeypatch.setattr(verdicts, "measure", fragile)
     judge = Verdicts(lines, None, tmp_path / "judged.jsonl")
-    bad = written(user_kernel(LOOP.replace("ACC sum = 0;", "ACC sum = 0 * ACC(999);")))
+    bad = written(user_kernel(LOOP.replace("STORE(y, row, sum)", "STORE(y, row, sum * ACC(999))")))
     good = written(template("csr_vector", values="full"))
     outcomes = judge.judge(PROBLEM, [bad, good])
     assert [each.fault for each in outcomes] == ["crash", ""] and outcomes[1].level == Level.TIMED
     assert calls == [2, 1, 1]
+
+
+def test_the_same_code_on_rows_in_another_order_is_another_kernel(lines, tmp_path):
+    judge = Verdicts(lines, None, tmp_path / "judged.jsonl")
+    sorted_rows = [written(template("sell_slice", SIGMA=sigma, BITS=32, values="full")) for sigma in (0, 256)]
+    judge.judge(PROBLEM, sorted_rows)
+    assert judge.fresh == 2

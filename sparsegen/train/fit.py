@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from sparsegen.model import encoder
 from sparsegen.model.generator import Generator, tensors
+from sparsegen.model.recipe import Fit
 from sparsegen.model.tokenizer import END, PAD
 from sparsegen.train.run import Run
 
@@ -28,57 +29,56 @@ def cross_entropy(generator: Generator, structures, texts: Sequence[Sequence[int
         tokens[row, : len(text) + 1] = [*text, END]
     device = next(generator.parameters()).device
     whole = torch.from_numpy(tokens).to(device)
-    logits = generator(tensors(encoder.batch(structures), device), whole[:, :-1])
+    batch = {name: each.to(device) for name, each in tensors(encoder.batch(structures)).items()}
+    logits = generator(batch, whole[:, :-1])
     return torch.nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), whole[:, 1:].reshape(-1), ignore_index=PAD
     )
 
 
-def rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """Linear to `peak` over warm_up steps, then half a cosine down to a tenth of it."""
-    if step < warm_up:
-        return peak * (step + 1) / warm_up
-    return peak * (0.55 + 0.45 * math.cos(math.pi * (step - warm_up) / max(steps - warm_up, 1)))
+def rate(step: int, settings: Fit) -> float:
+    """Linear to settings.learning_rate over the warm-up, then half a cosine down to a tenth of it."""
+    if step < settings.warmup:
+        return settings.learning_rate * (step + 1) / settings.warmup
+    done = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
+    return settings.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
 def fit(
     generator: Generator,
     run: Run,
     draw: Draw,
-    *,
-    steps: int,
-    peak: float,
-    warm_up: int,
-    weight_decay: float,
+    settings: Fit,
     seed: int,
     watch: Callable[[Generator, int], dict] | None = None,
     watch_every: int = 0,
 ) -> bool:
-    """Train `generator` on batches of draw(rng) until `steps`; whether that was reached (else: told to stop).
+    """Train `generator` on batches of draw(rng) for settings.steps; whether that was reached (else: told to stop).
 
     The batch and the dropout of a step depend on (seed, step) alone.
     """
     device = next(generator.parameters()).device
     decayed = [each for each in generator.parameters() if each.dim() > 1]
     plain = [each for each in generator.parameters() if each.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98))
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
     if run.state is not None:
         generator.load_state_dict(run.state["generator"])
         optimizer.load_state_dict(run.state["optimizer"])
     generator.train()
+    steps = settings.steps
     losses: list[float] = []
     progress = tqdm(total=steps, initial=run.step, file=sys.stderr, disable=not sys.stderr.isatty())
     for step in range(run.step, steps):
         torch.manual_seed(seed * 1_000_003 + step)
         structures, texts = draw(np.random.default_rng([seed, step]))
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps, peak, warm_up)
+            group["lr"] = rate(step, settings)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = cross_entropy(generator, structures, texts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(generator.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(generator.parameters(), settings.clip_norm)
         optimizer.step()
         losses.append(float(loss.detach()))
         done = step + 1

@@ -71,7 +71,7 @@ class Pen:
             self.wide = self.pick("int", "int", "long", "long long")
             self.index = self.pick("int", "unsigned", "int", self.wide)
             self.offset, self.small = self.wide, "int"
-        self.restrict = self.pick("", "__restrict__ ", "__restrict__ ") if self.cuda else self.pick("", "", "__restrict__ ")
+        self.restrict = self.pick("", "__restrict__ ", "__restrict__ " if self.cuda else "")
         self.const = self.pick("const ", "const ", "")
         self.increment = self.pick("++{}", "++{}", "{}++", "{} += 1")
         self.while_share = self.pick(0.0, 0.0, 0.15, 0.5)
@@ -108,6 +108,10 @@ class Pen:
             if not self.used & set(every):
                 self.used |= set(every)
                 return every
+
+    def entry(self, verbs: str, what: str) -> str:
+        """A name for the kernel: a verb, or a verb and what it is done to."""
+        return self.name(f"{self.pick(*verbs.split())} {self.pick(*verbs.split())}_{self.pick(*what.split())}")
 
     def constant(self) -> str:
         """A number as the accumulator's type would have it written."""
@@ -230,10 +234,9 @@ class Pen:
 
     def combiner(self) -> tuple[str, Callable[[str, str], str]]:
         """What a reduction starts from, and the statement that takes one more value in."""
-        kind = self.pick("sum", "sum", "sum", "squares", "norm", "max", "largest")
-        if kind in ("sum", "squares", "norm"):
+        if self.chance(0.7):
             return "0", lambda s, v: f"{s} += {v};"
-        if kind == "max" and self.cuda and not self.ternary_max:
+        if self.cuda and not self.ternary_max:
             return "0", lambda s, v: f"{s} = max({s}, {self.acc}({v}));"
         return "0", lambda s, v: f"{s} = {s} < {v} ? {v} : {s};"
 
@@ -256,7 +259,8 @@ class Pen:
         more = self.increment.format(name) if step == "1" else f"{name} += {step}"
         start = "" if declared else f"{type_ or self.wide} {name} = {first}"
         if self.chance(self.while_share) and not unroll:
-            return [*([start + ";"] if start else []), f"while ({name} < {past}) {{", *indent([*lines, more + ";"]), "}"]
+            before = [start + ";"] if start else []
+            return [*before, f"while ({name} < {past}) {{", *indent([*lines, more + ";"]), "}"]
         head = f"for ({start}; {name} < {past}; {more})"
         pragma = [self.unroll(unroll)] if unroll and self.chance(self.unroll_share) else []
         return [*pragma, *self.block(head, lines)]
@@ -340,6 +344,10 @@ class Pen:
                 self.loop(warp, "1", f"{size} / 32", [f"{name} += {shared}[{warp}];"], type_="int"),
             ),
         ]  # fmt: skip
+
+    def doubling(self, step: str, past: str) -> str:
+        """The head of a loop over 1, 2, 4, ..."""
+        return f"for (int {step} = 1; {step} < {past}; {step}{self.pick(' *= 2', ' <<= 1')}) {{"
 
     # The file
 

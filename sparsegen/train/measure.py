@@ -6,6 +6,7 @@ wants to know how slow the slow ones are. Nothing else may run on the machine me
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from sparsegen.candidate import Candidate, text
 from sparsegen.evaluate import Compiled
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
+from sparsegen.targets import cpu
 from sparsegen.verdict import Level, Timing, Verdict
 
 BASELINES = ("scipy", "mkl", "mkl_noopt")
@@ -33,7 +35,7 @@ class Measured:
     """One candidate: verdict, its time in microseconds, and how many times as fast as the best baseline it was.
 
     raced: timed in the rounds; else us is the shortest of a few single calls, which tells slow kernels apart well
-    enough. binary names the compiled object, so that equal ones are measured once.
+    enough. binary is the kernel's `identity`, so that equal ones are measured once.
     """
 
     candidate: Candidate
@@ -61,6 +63,14 @@ class Rounds:
     spread: float
     rounds: int
     seconds: float
+
+
+def identity(compiled: Compiled) -> str:
+    """Equal for kernels with the same machine code, run in the same way on arrays packed in the same way."""
+    kernel = compiled.candidate
+    packed = [(part.select, part.format, kernel.format_params(part), part.launches) for part in kernel.parts]
+    ways = repr((packed, kernel.encoding, kernel.zero))
+    return f"{cpu.code(compiled.path)[:24]}-{hashlib.blake2b(ways.encode(), digest_size=6).hexdigest()}"
 
 
 def measure(
@@ -126,10 +136,10 @@ class _Bench:
         if verdict.fault in ("crash", "timeout", "memory", *evaluate.CORRUPTING):
             self._restore()
         if verdict.level < Level.CORRECT:
-            return Measured(candidate, verdict, compiled.path.stem)
+            return Measured(candidate, verdict, identity(compiled))
         self.arms[arm] = (compiled, rough["rough_ns"] / 1e3)
         self._thin()
-        return Measured(candidate, verdict, compiled.path.stem, rough["rough_ns"] / 1e3)
+        return Measured(candidate, verdict, identity(compiled), rough["rough_ns"] / 1e3)
 
     def _right(self, arm: str) -> bool:
         if not self.session.ask("fetch", self.seconds, arm=arm, which=0)["intact"]:

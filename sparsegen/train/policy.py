@@ -19,7 +19,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     """
     group = rewards.shape[1]
     if group < 2:
-        raise SparsegenValueError(f"groups of {group}; a sample is compared with the others of its group, so at least 2")
+        raise SparsegenValueError(f"groups of {group}; a sample is compared with the others of its group: at least 2")
     return (rewards - rewards.mean(1, keepdim=True)) * (group / (group - 1))
 
 

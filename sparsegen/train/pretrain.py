@@ -83,7 +83,7 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
     run = Run(config.out, {**asdict(config), "stage": "pretrain"})
     corpus = texts(config)
     learned = learned_tokenizer(config, corpus)
-    longest = config.recipe.longest
+    longest, embedding = config.recipe.longest, config.recipe.embedding
     encoded = [[START[each["language"]], *learned.encode(each["text"])][: longest - 1] for each in corpus]
     groups = [
         np.flatnonzero([each["template"] is wanted for each in corpus]) for wanted in (True, False)
@@ -92,14 +92,11 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
     def draw(rng: np.random.Generator):
         picks = [groups[int(rng.random() >= TEMPLATE_SHARE)] for _ in range(settings.batch)]
         chosen = [int(rng.choice(group)) for group in picks]
-        seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"]) for each in chosen]
+        seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"], embedding) for each in chosen]
         return seen, [encoded[each] for each in chosen]
 
     generator = Generator(config.recipe)
-    finished = fit(
-        generator, run, draw, steps=settings.steps, peak=settings.rate, warm_up=settings.warm_up,
-        weight_decay=settings.weight_decay, seed=config.seed,
-    )  # fmt: skip
+    finished = fit(generator, run, draw, settings, config.seed)
     return (generator, learned) if finished else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ CUDA_SHARE = 0.25  # of the examples drawn
 RESTRICTED = 0.15  # of them with a smaller set of permitted techniques
 OTHER_THREADS = 0.3  # of them said to be for more threads than the one they were measured with
 VARIANTS = 4  # samples of the coordinates of each matrix
-WATCHED = 60  # validation problems
+WATCHED, WATCH_EVERY = 60, 500  # validation problems, steps
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,11 @@ def problems(config: SftConfig) -> list[Example]:
 def shown(example: Example, rng: np.random.Generator, permitted: frozenset[str] | None = None) -> encoder.Structure:
     """One of the example's structures, with its conditions varied where the answer does not depend on them."""
     structure = example.structures[rng.integers(len(example.structures))]
-    conditions = structure.conditions
     if permitted is not None:
-        conditions = encoder.permit(conditions, permitted)
+        structure = encoder.permit(structure, permitted)
     if rng.random() < OTHER_THREADS:
-        conditions = encoder.with_threads(conditions, int(rng.choice([2, 4, 8, 16])))
-    return replace(structure, conditions=conditions)
+        structure = encoder.said_for(structure, int(rng.choice([2, 4, 8, 16])))
+    return structure
 
 
 def watch(found: list[Example], recipe: Recipe, learned: Tokenizer):
@@ -140,11 +139,8 @@ def train(config: SftConfig) -> Generator | None:
         state = torch.load(Path(config.pretrained) / "checkpoint.pt", weights_only=True)
         generator.load_state_dict(state["generator"])
     run = Run(config.out, {**asdict(config), "stage": "sft"})
-    finished = fit(
-        generator, run, draw, steps=settings.steps, peak=settings.rate, warm_up=settings.warm_up,
-        weight_decay=settings.weight_decay, seed=config.seed,
-        watch=watch([each for each in found if each.validation], recipe, learned), watch_every=settings.watch_every,
-    )  # fmt: skip
+    watched = [each for each in found if each.validation]
+    finished = fit(generator, run, draw, settings, config.seed, watch(watched, recipe, learned), WATCH_EVERY)
     return generator if finished else None
 
 

@@ -24,10 +24,6 @@ import numpy as np
 
 from sparsegen.candidate import Candidate, normalised
 
-TECHNIQUES = (
-    "may_vector", "may_slice", "may_sort", "may_block", "may_diagonal", "may_compress", "may_pad", "may_split",
-    "may_unroll", "may_atomic", "may_shared",
-)  # fmt: skip
 _STEPS = (  # what each stage adds
     {"may_vector", "may_unroll"},
     {"may_slice", "may_pad", "may_atomic"},

@@ -24,11 +24,12 @@ from sparsegen.problem import Problem
 from sparsegen.record import Records
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
-from sparsegen.train.measure import Measured, measure
+from sparsegen.train.measure import Measured, identity, measure
 from sparsegen.train.rewards import Outcome
 from sparsegen.verdict import Level, Verdict
 
 COMPILERS = 2
+TOGETHER = 16  # kernels raced at once
 MATRICES = 24  # kept in memory
 
 
@@ -101,49 +102,43 @@ class Verdicts:
         if language == "cuda":
             posed = corpus.problem(self.task(problem), A, language)
             for each in new:
-                self._keep(problem, Measured(each, evaluate.cross_compile(each, posed, corpus.GPU)), 0.0, 0.0)
+                self._keep(problem, entry_of(Measured(each, evaluate.cross_compile(each, posed, corpus.GPU))))
             return
         with ThreadPoolExecutor(COMPILERS) as pool:
             made = list(pool.map(lambda each: evaluate.refuse(each, posed) or evaluate.compile(each, posed), new))
-        waiting: list[Candidate] = []
+        waiting: dict[str, Candidate] = {}
+        alike: list[tuple[str, Candidate]] = []  # by the same object code as another, which speaks for both
         for each, found in zip(new, made, strict=True):
             if isinstance(found, Verdict):
-                self._keep(problem, Measured(each, found), 0.0, 0.0)
-            elif entry := self._known.get((problem, found.path.stem)):
-                self._keep(problem, None, entry["baseline_us"], entry["spread"], {**entry, "kernel": each.key})
+                self._keep(problem, entry_of(Measured(each, found)))
+            elif (problem, code := identity(found)) in self._known or code in waiting:
+                alike.append((code, each))
             else:
-                waiting.append(each)
+                waiting[code] = each
         self.fresh += len(waiting)
-        while waiting:
-            part, waiting = waiting[:16], waiting[16:]
-            try:
-                found = measure(posed, A, part, seed=self.seed)
-            except (Died, OSError) as error:
-                if len(part) > 1:  # one of them brings the worker down twice: each on its own
-                    for each in part:
-                        self._alone(problem, A, posed, each)
-                    continue
-                self._keep(problem, Measured(part[0], Verdict(Level.COMPILED, "crash", str(error))), 0.0, 0.0)
-                continue
-            for each in found.measured:
-                self._keep(problem, each, found.baselines[found.best], found.spread)
+        queue = list(waiting.values())
+        for first in range(0, len(queue), TOGETHER):
+            part = queue[first : first + TOGETHER]
+            self._race(problem, A, posed, part)
+        for code, each in alike:
+            entry = {**self._known[problem, code], "kernel": each.key, "text": kernel_file.text(each)}
+            self._keep(problem, entry)
 
-    def _alone(self, problem: str, A: sp.csr_array, posed: Problem, each: Candidate) -> None:
+    def _race(self, problem: str, A: sp.csr_array, posed: Problem, part: Sequence[Candidate]) -> None:
         try:
-            found = measure(posed, A, [each], seed=self.seed)
-            self._keep(problem, found.measured[0], found.baselines[found.best], found.spread)
+            found = measure(posed, A, part, seed=self.seed)
         except (Died, OSError) as error:
-            self._keep(problem, Measured(each, Verdict(Level.COMPILED, "crash", str(error))), 0.0, 0.0)
+            if len(part) > 1:  # one of them brings the worker down twice: each on its own
+                for each in part:
+                    self._race(problem, A, posed, [each])
+            else:
+                self._keep(problem, entry_of(Measured(part[0], Verdict(Level.COMPILED, "crash", str(error)))))
+            return
+        for each in found.measured:
+            self._keep(problem, entry_of(each, found.baselines[found.best], found.spread))
 
-    def _keep(
-        self, problem, measured: Measured | None, baseline_us: float, spread: float, entry: dict | None = None
-    ) -> None:
-        if measured is not None:
-            entry = {**measured.as_dict(), "baseline_us": baseline_us, "spread": spread}
-            entry["text"] = kernel_file.text(measured.candidate)
-        assert entry is not None
-        entry = {**entry, "problem": problem, "key": f"{problem} {entry['kernel']}"}
-        self.records.append(entry)
+    def _keep(self, problem: str, entry: dict) -> None:
+        self.records.append({**entry, "problem": problem, "key": f"{problem} {entry['kernel']}"})
         self._remember(problem, entry)
 
     def _remember(self, problem: str, entry: dict) -> None:
@@ -156,3 +151,9 @@ class Verdicts:
         task = corpus.task_of(self.lines[key])
         A = corpus.matrix(task, self.folder)
         return A, corpus.problem(task, A)
+
+
+def entry_of(measured: Measured, baseline_us: float = 0.0, spread: float = 0.0) -> dict:
+    """What is remembered of a kernel."""
+    text = kernel_file.text(measured.candidate)
+    return {**measured.as_dict(), "baseline_us": baseline_us, "spread": spread, "text": text}

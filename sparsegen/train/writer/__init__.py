@@ -23,7 +23,7 @@ LANGUAGES = ("cpp", "cuda")
 
 @dataclass(frozen=True)
 class Text:
-    """One kernel to learn from. words: of the encoder's CONDITIONS, such as "kind:map"; other kinds are "kind:other"."""
+    """One kernel to learn from. words: of the encoder's CONDITIONS, such as "kind:map"; a kind without one is other."""
 
     language: str
     text: str

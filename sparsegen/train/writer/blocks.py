@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "blocks rows_of_blocks tiles small_products micro block_sums per_block".split()
+VERBS = "blocks rows_of_blocks tiles small_products micro block_sums per_block"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('sum', 'apply', 'product', 'norm', 'batch')}")
+    entry = pen.entry(VERBS, "sum apply product norm batch")
     R, S = pen.macro("R", 2, 3, 4, 6, 8), pen.macro("S", 2, 3, 4, 6)
     sums, r, s = pen.name("sums totals results acc"), pen.name("r rr a i"), pen.name("s cc b j")
     if pen.chance(0.3):
@@ -33,10 +33,11 @@ def write(pen: Pen) -> str:
         if value:
             inner = [pen.declare(pen.acc, value, at), *inner]
         lines += pen.loop(s, "0", S, inner, type_=pen.small, unroll=8)
+        put = pen.put(output, f"{block_row} * {R} + {r}", f"{sums}[{r}]")
         return [
             f"{pen.acc} {sums}[{R}] = {{}};",
             *pen.loop(block, f"indptr[{block_row}]", f"indptr[{block_row} + 1]", lines, type_=pen.offset),
-            *pen.loop(r, "0", R, [pen.put(output, f"{block_row} * {R} + {r}", f"{sums}[{r}]")], type_=pen.small, unroll=8),
+            *pen.loop(r, "0", R, [put], type_=pen.small, unroll=8),
         ]
 
     return pen.file("blocks", entry, pen.each("block_rows", body, role="row"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "step update advance cg axpy fused iterate solver smooth_step".split()
+VERBS = "step update advance cg axpy fused iterate solver smooth_step"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('xpay', 'residual', 'direction', 'vectors', 'dot')}")
+    entry = pen.entry(VERBS, "xpay residual direction vectors dot")
     count = pen.size()
     inputs = [pen.input() for _ in range(pen.pick(1, 2, 3))]
     scalars = [pen.scalar() for _ in range(pen.pick(1, 1, 2))]

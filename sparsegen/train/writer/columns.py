@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "columns panel narrow multi many_vectors thin rows_by_columns".split()
+VERBS = "columns panel narrow multi many_vectors thin rows_by_columns"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('product', 'sums', 'apply', 'block', 'mix')}")
+    entry = pen.entry(VERBS, "product sums apply block mix")
     sparse = pen.chance(0.65)
     if sparse:
         pen.stored("csr")
@@ -63,9 +63,7 @@ def write(pen: Pen) -> str:
             *element(row, column),
         ]  # fmt: skip
         return pen.file("columns", entry, pen.each(f"{rows} * {wide}", body))
-    return pen.file(
-        "columns", entry, pen.each(rows, lambda row: pen.loop(j, "0", wide, element(row, j)), role="row")
-    )
+    return pen.file("columns", entry, pen.each(rows, lambda row: pen.loop(j, "0", wide, element(row, j)), role="row"))
 
 
 def _tile(pen: Pen, rows, wide, ldb, array, output, tree, over, entry_of, scaled) -> list[str]:
@@ -75,8 +73,9 @@ def _tile(pen: Pen, rows, wide, ldb, array, output, tree, over, entry_of, scaled
 
     def body(row: str) -> list[str]:
         term = pen.render(tree, [value, pen.read(array, f"{scaled} * {ldb} + {first} + {t}")])
-        inner = pen.loop(t, "0", tile, [f"if ({first} + {t} < {wide}) {sums}[{t}] += {term};"], type_=pen.small, unroll=8)
-        put = f"if ({first} + {t} < {wide}) {pen.put(output, f'{row} * {wide} + {first} + {t}', f'{sums}[{t}]')}"
+        inside = f"if ({first} + {t} < {wide})"
+        inner = pen.loop(t, "0", tile, [f"{inside} {sums}[{t}] += {term};"], type_=pen.small, unroll=8)
+        put = f"{inside} {pen.put(output, f'{row} * {wide} + {first} + {t}', f'{sums}[{t}]')}"
         lines = [
             f"{pen.acc} {sums}[{tile}] = {{}};", *over(row, [pen.declare(pen.acc, value, entry_of(row)), *inner]),
             *pen.loop(t, "0", tile, [put], type_=pen.small, unroll=8),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "compact keep prune drop_small filter_entries count_kept squeeze".split()
+VERBS = "compact keep prune drop_small filter_entries count_kept squeeze"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('rows', 'entries', 'above', 'chunks', 'matrix')}")
+    entry = pen.entry(VERBS, "rows entries above chunks matrix")
     sparse = pen.chance(0.6)
     if sparse:
         pen.stored("csr")
@@ -32,7 +32,8 @@ def write(pen: Pen) -> str:
             condition = f"indices[{p}] != {row} && {condition}"
         if only_count:
             name = pen.name("many counted kept_here")
-            inner = [pen.declare(pen.acc, value, here), pen.pick(f"if ({condition}) ++{name};", f"{name} += {condition};")]
+            more = pen.pick(f"if ({condition}) ++{name};", f"{name} += {condition};")
+            inner = [pen.declare(pen.acc, value, here), more]
             loop = pen.loop(p, f"{starts}[{row}]", f"{starts}[{row} + 1]", inner, type_=pen.offset, unroll=4)
             return [f"{pen.index} {name} = 0;", *loop, f"{kept}[{row}] = {name};"]
         moved = [f"{kept}[{to}] = {value};", *([f"{columns}[{to}] = indices[{p}];"] if columns else []), f"++{to};"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "diagonals banded band_rows shifts along offsets_from".split()
+VERBS = "diagonals banded band_rows shifts along offsets_from"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('sum', 'apply', 'product', 'rows', 'literal')}")
+    entry = pen.entry(VERBS, "sum apply product rows literal")
     d, column, total = pen.name("d diagonal k_th"), pen.name("column"), pen.name("sum")
     if pen.own and pen.chance(0.6):
         pen.stored("dia")
-        array, output, many, distance, rows, columns = pen.input(), pen.output(), "DIAGONALS", "", "m", "n"
+        array, output, many, rows, columns = pen.input(), pen.output(), "DIAGONALS", "m", "n"
         distances = pen.name("offsets distances shifts_of")
         head = [f"{'constexpr' if not pen.cuda else 'const'} int64_t {distances}[DIAGONALS] = OFFSETS;"]
         value = lambda row: f"VALUE_AT({d} * m + {row})"  # noqa: E731
@@ -21,7 +21,7 @@ def write(pen: Pen) -> str:
     else:
         rows, columns, many = pen.size("rows"), pen.size("columns"), pen.size("diagonals bands count")
         distances, matrix = pen.input("offsets distances shifts_of", pen.pick(pen.index, "int")), pen.input()
-        array, output, head, distance = pen.input(), pen.output(), [], ""
+        array, output, head = pen.input(), pen.output(), []
         by_diagonal = pen.chance(0.6)
         value = lambda row: pen.read(matrix, f"{d} * {rows} + {row}" if by_diagonal else f"{row} * {many} + {d}")  # noqa: E731
     tree = pen.formula(2, extra=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "gather pick select permute lookup collect pull read_back".split()
+VERBS = "gather pick select permute lookup collect pull read_back"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('values', 'by_index', 'rows', 'through', 'each')}")
+    entry = pen.entry(VERBS, "values by_index rows through each")
     if not pen.cuda and pen.own and pen.chance(0.4):
         return _chunks(pen, entry)
     count = pen.size()

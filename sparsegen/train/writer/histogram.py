@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "histogram count bin tally column_counts degrees_of accumulate_bins".split()
+VERBS = "histogram count bin tally column_counts degrees_of accumulate_bins"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('keys', 'values', 'columns', 'bins', 'sums')}")
+    entry = pen.entry(VERBS, "keys values columns bins sums")
     sparse = pen.chance(0.35)
     if sparse:
         pen.stored(pen.pick("csr", "coo"))
@@ -61,7 +61,7 @@ def _weight(pen: Pen, i: str, weights: str, stored: bool) -> str:
     return pen.pick(f"{weights}[{i}]", f"{weights}[{i}] * {weights}[{i}]") if weights else "1"
 
 
-def _shared(pen: Pen, count: str, keys: str, bins: str, weights: str, scale: tuple, output: str, type_: str) -> list[str]:
+def _shared(pen: Pen, count, keys, bins, weights, scale, output, type_) -> list[str]:
     """CUDA: a block counts in shared memory and adds its bins to all at the end."""
     most = pen.macro("BINS", 64, 128, 256, 512)
     block, thread = pen.threads()

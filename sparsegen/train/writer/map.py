@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "scale shift blend clamp combine apply update mix transform axpby relax damp weigh square map mask".split()
+VERBS = "scale shift blend clamp combine apply update mix transform axpby relax damp weigh square map mask"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('all', 'values', 'vector', 'each', 'array')}")
+    entry = pen.entry(VERBS, "all values vector each array")
     if pen.chance(0.2):
         return _matrix(pen, entry)
     count = pen.size()

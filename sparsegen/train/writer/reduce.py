@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "sum dot norm largest reduce total_of mean energy squares maximum".split()
+VERBS = "sum dot norm largest reduce total_of mean energy squares maximum"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('of', 'rows', 'chunks', 'partial', 'parts')}")
+    entry = pen.entry(VERBS, "of rows chunks partial parts")
     if pen.cuda and pen.chance(0.5):
         return _grid(pen, entry)
     return _pieces(pen, entry)
@@ -33,7 +33,8 @@ def _pieces(pen: Pen, entry: str) -> str:
     def body(item: str) -> list[str]:
         first, past = pen.name("first"), pen.name("bound")
         if rows:
-            lines = [pen.declare(pen.wide, first, f"{item} * {stride}"), pen.declare(pen.wide, past, f"{first} + {length}")]
+            lines = [pen.declare(pen.wide, first, f"{item} * {stride}")]
+            lines.append(pen.declare(pen.wide, past, f"{first} + {length}"))
         else:
             end = f"{first} + {chunk}"
             least = f"min({end}, {size})" if pen.cuda and not pen.ternary_max and pen.own else \

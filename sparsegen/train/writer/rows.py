@@ -1,14 +1,14 @@
-"""Rows of a CSR matrix: sums, norms, counts, extremes, weighted by vectors, one thread, several lanes or a vector each."""
+"""Rows of a CSR matrix: sums, norms and extremes, weighted by vectors; one thread, some lanes or a vector to a row."""
 
 from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "row_walk row_sums row_norms weighted per_row matrix_rows graph degrees neighbours".split()
+VERBS = "row_walk row_sums row_norms weighted per_row matrix_rows graph degrees neighbours"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('csr', 'sum', 'update', 'reduce', 'apply')}")
+    entry = pen.entry(VERBS, "csr sum update reduce apply")
     listed = pen.chance(0.15)
     pen.stored("dcsr" if listed else "csr")
     count = "stored_rows" if listed else "m"

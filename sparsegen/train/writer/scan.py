@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "scan prefix running cumulative accumulate offsets_of".split()
+VERBS = "scan prefix running cumulative accumulate offsets_of"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('sum', 'rows', 'chunks', 'values', 'block')}")
+    entry = pen.entry(VERBS, "sum rows chunks values block")
     if pen.cuda and pen.chance(0.65):
         return _block(pen, entry)
     return _pieces(pen, entry)
@@ -38,7 +38,8 @@ def _pieces(pen: Pen, entry: str) -> str:
         put = f"{output}[{at}] = {running};"
         lines = [pen.declare(type_, value, here), *([put, step] if exclusive else [step, put])]
         first = f"{starts}[{row}]" if pointers else f"{row} * {length}"
-        past = f"{starts}[{row} + 1]" if pointers else pen.pick(f"{row} * {length} + {length}", f"({row} + 1) * {length}")
+        after = pen.pick(f"{row} * {length} + {length}", f"({row} + 1) * {length}")
+        past = f"{starts}[{row} + 1]" if pointers else after
         carry = pen.declare(type_, running, "0", const=False)
         return [carry, *pen.loop(at, first, past, lines, type_=pen.offset if pointers else "")]
 
@@ -71,8 +72,7 @@ def _block(pen: Pen, entry: str) -> str:
         ]  # fmt: skip
         lines += [
             f"__shared__ {pen.acc} {tile}[{size}];", f"{tile}[threadIdx.x] = {mine};", "__syncthreads();",
-            f"for (int {step} = 1; {step} < {size}; {pen.pick(f'{step} *= 2', f'{step} <<= 1')}) {{", *indent(inner), "}",
-            f"{mine} = {tile}[threadIdx.x];",
+            pen.doubling(step, size), *indent(inner), "}", f"{mine} = {tile}[threadIdx.x];",
         ]  # fmt: skip
     lines.append(f"if ({i} < {count}) {pen.put(output, i, mine)}")
     if ends:
@@ -86,7 +86,7 @@ def _shuffles(pen: Pen, mine: str, step: str, lane: str, size: str) -> list[str]
     inner = [pen.declare(pen.acc, other, up), f"if ({lane} >= {step}) {mine} += {other};"]
     lines = [
         pen.declare("int", lane, pen.pick("threadIdx.x % 32", "threadIdx.x & 31")),
-        f"for (int {step} = 1; {step} < 32; {pen.pick(f'{step} *= 2', f'{step} <<= 1')}) {{", *indent(inner), "}",
+        pen.doubling(step, "32"), *indent(inner), "}",
     ]  # fmt: skip
     return [
         *lines, f"__shared__ {pen.acc} {shared}[{size} / 32];",

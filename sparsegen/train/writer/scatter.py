@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen
 
-VERBS = "scatter push place spread assemble write_back distribute".split()
+VERBS = "scatter push place spread assemble write_back distribute"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('values', 'add', 'rows', 'into', 'updates')}")
+    entry = pen.entry(VERBS, "values add rows into updates")
     count = pen.size()
     keys = pen.input("keys", pen.index)
     columns = pen.input("columns", pen.index) if pen.chance(0.3) else ""

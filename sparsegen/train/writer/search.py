@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "search locate find lower_bound owner expand_rows intersect matches".split()
+VERBS = "search locate find lower_bound owner expand_rows intersect matches"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('rows', 'sorted', 'keys', 'of_entries', 'bounds')}")
+    entry = pen.entry(VERBS, "rows sorted keys of_entries bounds")
     if pen.chance(0.25):
         return _intersect(pen, entry)
     if pen.chance(0.3):
@@ -18,8 +18,9 @@ def write(pen: Pen) -> str:
     payload = pen.input() if pen.chance(0.4) else ""
     output = pen.output("" if payload else pen.index)
     low, high, middle, key = (
-        pen.name(role) for role in ("low left lo lower", "high right hi upper", "middle mid half_way", "wanted key goal")
-    )  # fmt: skip
+        pen.name(role)
+        for role in ("low left lo lower", "high right hi upper", "middle mid half_way", "wanted key goal")
+    )
     compare = pen.pick("<", "<=")
     half = pen.pick(f"({low} + {high}) / 2", f"{low} + ({high} - {low}) / 2", f"({low} + {high}) >> 1")
     step = [
@@ -73,10 +74,11 @@ def _expand(pen: Pen, entry: str) -> str:
 
 def _intersect(pen: Pen, entry: str) -> str:
     """A sparse dot product: two sorted index lists, walked together."""
-    count, starts, other = pen.size("pairs rows count"), pen.input("starts", pen.offset), pen.input("starts", pen.offset)
+    count = pen.size("pairs rows count")
+    starts, other = pen.input("starts", pen.offset), pen.input("starts", pen.offset)
     keys, second = pen.input("keys", pen.index), pen.input("keys", pen.index)
     values, factors, output = pen.input(), pen.input(), pen.output()
-    p, q, total, past, end = pen.name("p a_at i"), pen.name("q b_at j"), pen.name("sum"), pen.name("bound"), pen.name("bound")
+    p, q, total, past, end = (pen.name(role) for role in ("p a_at i", "q b_at j", "sum", "bound", "bound"))
     sparse = [f"{total} += {pen.read(values, p)} * {pen.read(factors, q)};", f"++{p};", f"++{q};"]
 
     def body(row: str) -> list[str]:

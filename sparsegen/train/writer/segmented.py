@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "segments runs by_key grouped sum_runs collapse".split()
+VERBS = "segments runs by_key grouped sum_runs collapse"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('sum', 'rows', 'keys', 'add', 'entries')}")
+    entry = pen.entry(VERBS, "sum rows keys add entries")
     if pen.chance(0.35):
         return _pointers(pen, entry)
     if coo := pen.chance(0.5):
@@ -66,7 +66,7 @@ def _runs(pen: Pen, keys: str, count: str, output: str, value) -> list[str]:
 
 
 def _warp(pen: Pen, keys: str, count: str, output: str, value) -> list[str]:
-    block, thread = pen.threads()
+    _, thread = pen.threads()
     p, key, total, lane = pen.name("entry"), pen.name("row"), pen.name("sum"), pen.name("lane")
     pen.launch = {"grid": f"ceil_div({count}, BLOCK)", "block": "BLOCK"}
     start = pen.declare(pen.wide, p, thread)
@@ -85,7 +85,7 @@ def _warp(pen: Pen, keys: str, count: str, output: str, value) -> list[str]:
         start, pen.declare("int", lane, pen.pick("threadIdx.x % 32", "threadIdx.x & 31")),
         pen.declare(index, key, f"{p} < {count} ? {index if ' ' not in index else ''}({keys}[{p}]) : {none}"),
         f"{pen.acc} {total} = {p} < {count} ? {pen.acc}({value(p)}) : {pen.acc}(0);",
-        f"for (int {step} = 1; {step} < 32; {pen.pick(f'{step} *= 2', f'{step} <<= 1')}) {{", *indent(inner), "}",
+        pen.doubling(step, "32"), *indent(inner), "}",
         pen.declare(index, last, f"__shfl_down_sync({pen.mask}, {key}, 1)"),
         f"if ({key} >= 0 && ({lane} == 31 || {last} != {key})) {_add(pen, output, key, total)}",
     ]  # fmt: skip
@@ -107,7 +107,7 @@ def _pointers(pen: Pen, entry: str) -> str:
     p, total = pen.name("entry"), pen.name("sum")
     if pen.cuda and pen.chance(0.5):
         lanes = pen.macro("LANES_EACH", 4, 8, 16, 32)
-        block, thread = pen.threads()
+        _, thread = pen.threads()
         segment, lane = pen.name("row"), pen.name("lane")
         pen.launch = {"grid": f"ceil_div({count} * {lanes}, BLOCK)", "block": "BLOCK"}
         loop = pen.loop(

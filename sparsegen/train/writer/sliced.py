@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "slice_sums padded lanes_of sliced ell_rows columns_first packed_rows".split()
+VERBS = "slice_sums padded lanes_of sliced ell_rows columns_first packed_rows"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('sum', 'weighted', 'norm', 'apply', 'walk')}")
+    entry = pen.entry(VERBS, "sum weighted norm apply walk")
     sliced = pen.chance(0.6)
     pen.stored("sell" if sliced else "ell")
     inputs = [pen.input() for _ in range(pen.pick(0, 1, 1, 1, 2))]
@@ -68,8 +68,9 @@ def write(pen: Pen) -> str:
 def _wide(pen: Pen, sliced: bool, inputs: list[str], output: str, tree: tuple) -> list[str]:
     """C++: lane l of a vector is a row; lanes whose row has ended keep their sums."""
     doubt, length, total, step, p, more = (
-        pen.name(role) for role in ("doubt suspicious", "length lengths_here", "sum", "step", "entry", "more longer next")
-    )  # fmt: skip
+        pen.name(role)
+        for role in ("doubt suspicious", "length lengths_here", "sum", "step", "entry", "more longer next")
+    )
     pen.epilogue = True
     leaves = [f"VALUES_AT({p})", *(f"gather({array}, indices + {p})" for array in inputs)]
     value = pen.render(tree, leaves, wide=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "stencil smooth laplace diffuse jacobi filter blur sweep relax convolve".split()
+VERBS = "stencil smooth laplace diffuse jacobi filter blur sweep relax convolve"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('line', 'grid', 'step', 'field', 'inner')}")
+    entry = pen.entry(VERBS, "line grid step field inner")
     if pen.chance(0.4):
         return _grid(pen, entry)
     if pen.cuda and pen.chance(0.5):
@@ -96,7 +96,7 @@ def _grid(pen: Pen, entry: str) -> str:
         at = pen.name("index")
         shifts = [f"{at} - {columns}", f"{at} - 1", f"{at} + 1", f"{at} + {columns}"]
         if nine:
-            shifts += [f"{at} - {columns} - 1", f"{at} - {columns} + 1", f"{at} + {columns} - 1", f"{at} + {columns} + 1"]
+            shifts += [f"{at} {one} {columns} {other} 1" for one in "-+" for other in "-+"]
         total, value = " + ".join(pen.read(array, each) for each in shifts), pen.name("value")
         centre = f"{pen.constant()} * {pen.read(array, at)}"
         result = f"{pen.read(array, at)} + {factor} * ({value} - {centre})"

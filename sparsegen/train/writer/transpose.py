@@ -1,14 +1,14 @@
-"""Transposes: rows become columns, in tiles, through shared memory, or between arrays of structures and their reverse."""
+"""Transposes: rows become columns, directly, in tiles or through shared memory; records become arrays and back."""
 
 from __future__ import annotations
 
 from sparsegen.train.idioms import Pen, indent
 
-VERBS = "transpose flip swap_axes interleave repack reorder".split()
+VERBS = "transpose flip swap_axes interleave repack reorder"
 
 
 def write(pen: Pen) -> str:
-    entry = pen.name(f"{pen.pick(*VERBS)} {pen.pick(*VERBS)}_{pen.pick('tiles', 'matrix', 'fields', 'plain', 'blocks')}")
+    entry = pen.entry(VERBS, "tiles matrix fields plain blocks")
     if pen.chance(0.25):
         return _fields(pen, entry)
     rows, columns = pen.size("rows"), pen.size("columns")
@@ -69,9 +69,10 @@ def _shared(pen: Pen, entry: str, rows: str, columns: str, scalars: list[str]) -
     many = pen.name("tiles across_all per_line")
     pad = pen.pick(" + 1", " + 1", "")
     left, top = pen.name("left first_column"), pen.name("top first_row")
+    there, here = f"{array}[{row} * {columns} + {column}]", f"{buffer}[{down} + {j}][{across}]"
     load = [
         pen.declare(pen.wide, row, f"{top} + {down} + {j}"), pen.declare(pen.wide, column, f"{left} + {across}"),
-        f"if ({row} < {rows} && {column} < {columns}) {buffer}[{down} + {j}][{across}] = {array}[{row} * {columns} + {column}];",
+        f"if ({row} < {rows} && {column} < {columns}) {here} = {there};",
     ]  # fmt: skip
     inside = f"{left} + {down} + {j} < {columns} && {top} + {across} < {rows}"
     save = [f"if ({inside}) {output}[({left} + {down} + {j}) * {rows} + {top} + {across}] = {value};"]
