@@ -6,9 +6,15 @@ Only as much is read as a rewrite needs. What is not understood (a conditional l
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sparsegen.train.idioms import NAMES
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/) | (?P<line>\#(?:[^\n\\]|\\.)*) | (?P<name>[A-Za-z_]\w*)
@@ -16,6 +22,7 @@ _TOKEN = re.compile(
     | (?P<mark><<=|>>=|->|::|\+\+|--|&&|\|\||==|!=|<=|>=|<<|>>|[-+*/%&|^]=|[^\s\w])""",
     re.VERBOSE | re.DOTALL,
 )
+WORDS = re.compile(r"[A-Za-z_]\w*")
 _OPENS = {"(": ")", "[": "]", "{": "}"}
 INTEGERS = ("int", "int32_t", "int64_t", "long", "INDEX", "OFFSET", "unsigned", "uint32_t", "LOCAL", "bool")
 REALS = ("ACC", "VALUE", "float", "double")
@@ -58,18 +65,19 @@ class Source:
             for found in _TOKEN.finditer(text)
             if found.lastgroup != "space"
         ]
-        self.bodies = list(self._bodies())
 
-    def _bodies(self) -> Iterator[tuple[int, int]]:
+    @cached_property
+    def bodies(self) -> list[tuple[int, int]]:
         """(first, past) of the tokens inside the braces of each function."""
-        i = 0
+        found, i = [], 0
         while i < len(self.tokens):
             if self[i] in ("{", "("):
                 close = self.close(i)
                 if self[i] == "{" and i and self[i - 1] == ")":
-                    yield i + 1, close
+                    found.append((i + 1, close))
                 i = close
             i += 1
+        return found
 
     def __getitem__(self, i: int) -> str:
         return self.tokens[i].text if 0 <= i < len(self.tokens) else ""
@@ -206,7 +214,7 @@ class Source:
         cuts.append(close)
         if len(cuts) != 4:
             raise Unclear
-        first, second, third = (self.slice(a + 1, b) for a, b in zip(cuts, cuts[1:], strict=False))
+        first, second, third = (self.slice(a + 1, b) for a, b in itertools.pairwise(cuts))
         return first, second, third, close + 1
 
     def slice(self, first: int, past: int) -> str:
@@ -239,3 +247,63 @@ class Source:
             pieces += [text[at:start], new]
             at = self.tokens[past - 1].end if past > first else start
         return "".join([*pieces, text[at:]])
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a rewrite must know: the language, names it may not touch or take, the parameters that are integers."""
+
+    cuda: bool
+    kept: frozenset[str]
+    taken: frozenset[str]
+    params: dict[str, int]
+    rng: np.random.Generator
+
+    def pick(self, options: Sequence):
+        return options[int(self.rng.integers(len(options)))]
+
+    def some(self, options: Sequence, share: float = 0.5) -> list:
+        """At least one of the options, each of the others with this chance."""
+        sure = int(self.rng.integers(len(options)))
+        return [each for i, each in enumerate(options) if i == sure or self.rng.random() < share]
+
+    def fresh(self, role: str, source: Source) -> str:
+        used = self.taken | set(WORDS.findall(source.text))
+        pool = [name for name in NAMES.get(role, "").split() if name not in used and name != "l"]
+        if pool:
+            return self.pick(pool)
+        return next(name for i in range(99) for name in [f"{NAMES[role].split()[0]}{i}"] if name not in used)
+
+
+def tidy(text: str) -> str:
+    """Lines indented by the braces and heads they stand in, braces behind their heads, directives at the margin."""
+    lines: list[str] = []
+    blocks: list[int] = []  # the level of the line that opened each
+    hanging, conditions, heads = 0, [], {}  # heads without braces before this line; at each #if; at the last if
+    for bare in filter(None, (line.strip() for line in text.split("\n"))):
+        if bare.startswith("#"):
+            conditions += [hanging] if bare.startswith("#if") else []
+            if bare.startswith(("#el", "#endif")) and conditions:
+                hanging = conditions[-1] if bare.startswith("#el") else hanging
+                conditions = conditions[:-1] if bare.startswith("#endif") else conditions
+            lines.append(bare)
+            continue
+        code = re.sub(r"//.*|/\*.*?\*/", "", bare).strip()
+        if bare == "{" and hanging and lines and lines[-1][-1] in ")eo":
+            lines[-1] += " {"
+            blocks.append((len(lines[-1]) - len(lines[-1].lstrip())) // 4)
+            hanging = 0
+            continue
+        if code.startswith("else"):
+            hanging = heads.get(len(blocks), 0)
+        level = blocks.pop() if code.startswith("}") and blocks else (blocks[-1] + 1 if blocks else 0) + hanging
+        lines.append("    " * level + bare)
+        if code.startswith("if") or "else if" in code:
+            heads[len(blocks)] = hanging if not code.startswith("}") else 0
+        opened = code.count("{") - code.count("}") + code.startswith("}")
+        blocks += [level] * max(opened, 0)
+        for _ in range(-opened):
+            blocks[-1:] = []
+        open_head = re.match(r"(\}\s*)?(else\b|for\b|if\b|while\b|do\b)", code) and code[-1] not in "{;}"
+        hanging = hanging + 1 if open_head else hanging if not code else 0
+    return "\n".join(lines)
