@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sparsegen import formats
+from sparsegen.model.tokenizer import spelled
 
 OWN = 0.68  # share of kernels written against the prelude, with a header
 NAMES = {
@@ -81,8 +82,6 @@ class Pen:
         self.mask = self.pick("0xffffffffu", "0xffffffff", "~0u", "0xffffffffu")
         self.one_line = self.chance(0.5)
 
-    # Draws
-
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
 
@@ -118,8 +117,7 @@ class Pen:
         number = self.pick(*CONSTANTS)
         if self.own:
             return f"{self.acc}({number})"
-        if number.isdigit():
-            number += ".0" if self.chance(0.7) else ""
+        number += ".0" if number.isdigit() and self.chance(0.7) else ""
         return number + "f" if self.acc == "float" and not number.isdigit() else number
 
     def macro(self, name: str, *values: int) -> str:
@@ -279,10 +277,11 @@ class Pen:
         block, thread = self.threads()
         grid, form = f"ceil_div({count}, BLOCK)", self.pick("return", "if", "stride", "items")
         self.launch = {"grid": grid, "block": "BLOCK"}
+        start = self.declare(self.wide, i, thread)
         if form == "return":
-            return [self.declare(self.wide, i, thread), f"if ({i} >= {count}) return;", *body(i)]
+            return [start, f"if ({i} >= {count}) return;", *body(i)]
         if form == "if":
-            return [self.declare(self.wide, i, thread), *self.block(f"if ({i} < {count})", body(i))]
+            return [start, *self.block(f"if ({i} < {count})", body(i))]
         if form == "stride":
             self.launch["grid"] = f"min({grid}, {self.pick(256, 512, 1024, 2048)})"
             stride = f"int64_t(gridDim.x) * {block}" if self.own else f"gridDim.x * {block}"
@@ -360,7 +359,7 @@ class Pen:
             head = f"{'__global__ ' if self.cuda else ''}void {entry}"
             if self.chance(0.3 if self.cuda else 0.5):
                 head = f'extern "C" {head}'
-            return "\n".join([*self.helpers, *_signature(head, arguments), *indent(lines), "}", ""])
+            return spelled("\n".join([*self.helpers, *_signature(head, arguments), *indent(lines), "}"])) + "\n"
         if self.cuda:
             self.macro("BLOCK", 64, 128, 256)
             start = ['extern "C" __global__ void __launch_bounds__(BLOCK)', *_signature(entry, arguments)]
@@ -370,7 +369,7 @@ class Pen:
         if self.params:
             header += ["[params]", *(f"{name} = {value}" for name, value in self.params.items())]
         header += ["[[launch]]", f'entry = "{entry}"', *(f'{name} = "{text}"' for name, text in self.launch.items())]
-        return "\n".join([*header, "*/", *self.helpers, *start, *indent(lines), "}", ""])
+        return "\n".join([*header, "*/", spelled("\n".join([*self.helpers, *start, *indent(lines), "}"])), ""])
 
 
 def _single(tree: tuple) -> bool:
