@@ -182,6 +182,16 @@ def test_blocks_are_whole_in_samples(monkeypatch):
         assert found["fill_6x4"] == found["fill_3x2"] == found["fill_1x4"] == 1 and found["fill_8x8"] < 0.7
 
 
+def test_looks_of_heavy_rows_do_not_count_more(monkeypatch):
+    """Half of the entries alone in their rows, half in full runs of 48: 9 blocks of 1 x 8 for 16 entries."""
+    samples_are_small(monkeypatch)
+    alone, runs = np.arange(12_000) * 7 % 1200, np.tile(np.arange(48), 250)
+    indptr = np.concatenate((np.arange(12_000), 12_000 + 48 * np.arange(251)))
+    A = sp.csr_array((np.ones(24_000), np.concatenate((alone, runs)), indptr), shape=(12_250, 1200))
+    found = told(A)
+    assert 2 / (8 * (found["fill_1x8"] + 1)) == pytest.approx(9 / 16, abs=0.04)
+
+
 def test_no_pass_over_the_entries():
     """2^36 entries that take no memory: whatever reads or copies all of them does not come back."""
     indices = np.broadcast_to(np.array([7], np.int32), 1 << 36)
