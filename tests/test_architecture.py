@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena model
-    formats ops canonical cache operands nvrtc mkl_library model.entries
+    formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers gallery values checks fence explain model.statistics model.windows
     matrices candidate model.encoder
-    inputs composite
-    prelude templates
-    screen
+    inputs composite model.tokenizer model.decoder
+    prelude templates model.generator
+    screen model.checkpoint
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
     search model.grammar
@@ -47,11 +47,15 @@ ONLY_IN = {
     "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
     "pynvml": {"targets.cuda"},
-    "torch": {"baselines.torch"},
+    "safetensors": {"model.checkpoint"},
+    "tokenizers": {"model.tokenizer"},
+    "torch": {"baselines.torch", "model.generator"},
     "tqdm": {"__main__"},
+    "transformers": {"model.generator"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
+    "tokenizers", "safetensors",
 }  # fmt: skip
 MOST_LINES = 400
 
