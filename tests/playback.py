@@ -49,7 +49,7 @@ class Playback:
         return len(batch.mask)
 
     def start(self, memory: int, rows: np.ndarray) -> Playing:
-        assert (0 <= rows).all() and (rows < memory).all()
+        assert (rows >= 0).all() and (rows < memory).all()
         return Playing(np.arange(len(rows)) % len(self.texts))
 
     def step(self, state: Playing, tokens: np.ndarray) -> np.ndarray:

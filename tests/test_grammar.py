@@ -78,7 +78,8 @@ def test_what_a_template_says_may_be_written(language, op, matrix):
 
 
 def header(*lines: str, entry: str = "spmv", items: str = "m") -> str:
-    return "\n".join(["/* sparsegen", 'op = "spmv"', *lines, "[[launch]]", f'entry = "{entry}"', f'items = "{items}"', ""])
+    launch = ["[[launch]]", f'entry = "{entry}"', f'items = "{items}"', ""]
+    return "\n".join(["/* sparsegen", 'op = "spmv"', *lines, *launch])
 
 
 @pytest.mark.parametrize(
