@@ -21,11 +21,11 @@ LAYERS = """
     prelude templates model.generator
     metrics
     screen model.checkpoint
-    targets baselines
-    bandwidth worker evaluate binding record
-    search
-    report
-    kernel artifact
+    targets baselines model.vocabulary
+    bandwidth worker evaluate binding record model.header model.body
+    search model.grammar
+    report model.sample
+    kernel artifact proposers
     store engine
     __init__
     judge doctor train
