@@ -38,9 +38,9 @@ class Generator(nn.Module):
                 feed_forward_proj="gated-gelu",
                 pad_token_id=PAD,
                 eos_token_id=END,
-                attn_implementation="eager",  # at these lengths, on a CPU, faster than torch's fused attention
             )
         )
+        self.t5.set_attn_implementation("eager")  # at these lengths, on a CPU, faster than torch's fused attention
         self.conditions = nn.Embedding(len(encoder.CONDITIONS), recipe.d_model, padding_idx=0)
         # every statistic has a meaning of its own, so a map of its own
         S = len(statistics.NAMES)
