@@ -40,6 +40,7 @@ class Generator(nn.Module):
                 eos_token_id=END,
             )
         )
+        self.t5.set_attn_implementation("eager")  # at these lengths, on a CPU, faster than torch's fused attention
         self.conditions = nn.Embedding(len(encoder.CONDITIONS), recipe.d_model, padding_idx=0)
         # every statistic has a meaning of its own, so a map of its own
         S = len(statistics.NAMES)
