@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import signal
 
@@ -119,7 +120,7 @@ def test_the_rate_rises_and_falls_to_a_tenth():
     rates = [rate(step, settings) for step in range(101)]
     assert rates[9] == pytest.approx(settings.learning_rate) and rates[0] == pytest.approx(settings.learning_rate / 10)
     assert rates[100] == pytest.approx(settings.learning_rate / 10)
-    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[10:]))
 
 
 def test_the_watch_sees_the_model_without_dropout(tmp_path):
