@@ -24,7 +24,19 @@ _TOKEN = re.compile(
 )
 WORDS = re.compile(r"[A-Za-z_]\w*")
 _OPENS = {"(": ")", "[": "]", "{": "}"}
-INTEGERS = ("int", "int32_t", "int64_t", "long", "INDEX", "OFFSET", "unsigned", "uint32_t", "LOCAL", "bool")
+INTEGERS = (
+    "int",
+    "int32_t",
+    "int64_t",
+    "long",
+    "long long",
+    "INDEX",
+    "OFFSET",
+    "unsigned",
+    "uint32_t",
+    "LOCAL",
+    "bool",
+)
 REALS = ("ACC", "VALUE", "float", "double")
 TYPES = frozenset((*INTEGERS, *REALS, "STORED", "vector", "lanes", "auto"))
 CHANGES = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"))
@@ -171,7 +183,10 @@ class Source:
             i += 1
         if self[i] not in TYPES:
             return None
-        type_, i = self[i], i + 1
+        start = i
+        while self[i] in TYPES:
+            i += 1
+        type_ = " ".join(self[j] for j in range(start, i))
         pointer = self[i] == "*"
         i += pointer
         names, plain = [], not words & {"constexpr", "__shared__"}
