@@ -335,6 +335,11 @@ def _launch(name: str, table: object, language: str) -> Launch:
     return Launch(**table)
 
 
+def is_parameter(name: str) -> bool:
+    """Whether a parameter may have this name: capitals, and no macro of the signature."""
+    return bool(_PARAMETER.fullmatch(name) and _NAME.fullmatch(name) and not _RESERVED.fullmatch(name))
+
+
 def _params(name: str, table: object) -> dict[str, int | str]:
     return {_name(name, key): _param(name, key, value) for key, value in _table(name, "params", table).items()}
 

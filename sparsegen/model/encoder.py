@@ -25,6 +25,7 @@ from sparsegen.model.statistics import STATISTIC as STATISTIC
 from sparsegen.problem import Pattern, Problem
 
 SEED = 20260
+STATISTICS = len(statistics.NAMES)  # tokens of statistics
 EMBEDDINGS = ("raw", "max_min", "sinusoidal", "none", "windows")
 DEPTH = 64  # d of the paper's formula, for each axis
 

@@ -86,6 +86,15 @@ def _directive(word: str, rest: str, line: int, ours: bool) -> Directive:
     return Directive(word, rest, line)
 
 
+def scan(text: str, position: int) -> re.Match[str] | None:
+    """The token that begins at a position: the group that matched is its kind, "refused" what no kernel holds."""
+    return _TOKEN.match(text, position)
+
+
+def is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
 def refusal(line: int, text: str, why: str) -> Refused:
     return Refused(f"line {line}: {text[:60]!r} {why}")
 

@@ -1,4 +1,4 @@
-"""The words of C++ that a kernel may use, those it may not, operators by precedence, and the builtins."""
+"""The words that a kernel may use, in C++ and beyond it in CUDA, those it may not, operators, and the builtins."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ FOREIGN = frozenset(  # of C++, and in no kernel
     static static_assert struct switch template this thread_local throw try typedef typeid typename typeof union using
     virtual volatile wchar_t xor xor_eq main""".split()  # noqa: SIM905
 )
+CUDA = frozenset(  # beside those of C++: what a generated kernel is held to; the screen knows what is forbidden
+    """__global__ __device__ __shared__ __forceinline__ __noinline__ __launch_bounds__ __align__ struct switch case
+    default volatile reinterpret_cast threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shfl_sync
+    __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync __activemask __match_any_sync
+    __reduce_add_sync __reduce_max_sync __reduce_min_sync __popc __popcll __ffs __ffsll __clz __clzll __brev __ldg
+    __ldcs __ldca __ldcg __stcs __stcg __threadfence __threadfence_block atomicAdd atomicMax atomicMin atomicCAS
+    atomicExch fma fmaf __fma_rn __fmaf_rn min max abs fabs fabsf fmin fminf fmax fmaxf sqrt sqrtf rsqrt rsqrtf
+    float2 float4 double2 int2 int4 uint2 uint4 longlong2 ulonglong2 make_float2 make_float4 make_double2 make_int2
+    make_int4 make_uint2 make_uint4""".split()  # noqa: SIM905
+)
+CUDA_TYPES = frozenset("float2 float4 double2 int2 int4 uint2 uint4 longlong2 ulonglong2".split())  # noqa: SIM905
 BINARY = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
     "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,

@@ -72,7 +72,7 @@ class RLConfig:
     staged: bool = True  # the permitted techniques widen; else all are permitted from the start
     stage_updates: int = 25  # iterations of each stage before the last
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
-    save_every: int = 10  # iterations between checkpoints; an interruption writes one as well
+    save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
     seed: int = 20260
 
     @classmethod
@@ -143,7 +143,8 @@ class Texts:
     def of(self, chosen: torch.Tensor) -> Texts:
         """Some samples alone, cut to the longest of them."""
         longest = max(int(self.mask[chosen].sum(1).max()), 1)
-        return Texts(*(each[chosen, :longest] for each in (self.tokens, self.targets, self.mask)), self.rows[chosen])
+        tokens, targets, mask = (each[chosen, :longest] for each in (self.tokens, self.targets, self.mask))
+        return Texts(tokens, targets, mask, self.rows[chosen])
 
 
 def texts(groups: Sequence[Sequence[Sample]], languages: Sequence[str]) -> Texts:
@@ -222,11 +223,10 @@ class _Run:
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
         stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
-        batch = encoder.batch([encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)])
+        languages = [each.language for each in chosen]
+        structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
         groups = sample(
-            Decoder(self.recipe, self.actor.weights()), self.tokenizer,
-            [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)],
-            [each.language for each in chosen], [config.group] * count,
+            Decoder(self.recipe, self.actor.weights()), self.tokenizer, structures, languages, [config.group] * count,
             grammars=[self.grammar(each.problem) for each in chosen] if self.grammar else None,
             temperature=config.temperature, top_k=config.top_k, seed=int(rng.integers(1, 2**31)),
             longest=self.recipe.longest,
@@ -237,7 +237,7 @@ class _Run:
         ]
         found = [[self.reward(each) for each in group] for group in outcomes]
         measured = time.perf_counter()
-        learned = self.step(generator.tensors(batch), texts(groups, [each.language for each in chosen]), found, rng)
+        learned = self.step(generator.tensors(encoder.batch(structures)), texts(groups, languages), found, rng)
         seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
         judged = [
             log.sample(self.iteration, prompt.problem, *each)
@@ -271,8 +271,8 @@ class _Run:
         config, count = self.config, len(written.tokens)
         pieces = torch.arange(count).split(config.minibatch)
         with torch.no_grad():
-            old = self.over(pieces, written, lambda part: self.logprobs(self.actor, batch, part)[0])
-            reference = self.over(pieces, written, lambda part: self.logprobs(self.reference, batch, part)[0])
+            old = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part)[0])
+            reference = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part)[0])
             advantages, returns = self.advantages(batch, written, torch.tensor(rewards, dtype=torch.float32), pieces)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * min((self.iteration + 1) / (config.warmup + 1), 1.0)
@@ -281,14 +281,13 @@ class _Run:
             for chosen in torch.from_numpy(rng.permutation(count)).split(config.minibatch):
                 part = written.of(chosen)
                 length = part.tokens.shape[1]
-                new, logits = self.logprobs(self.actor, batch, part)
+                new, logits = logprobs(self.actor, batch, part)
                 before, first = old[chosen, :length], reference[chosen, :length]
                 loss = policy.clipped(new, before, advantages[chosen, :length], part.mask, config.clip_ratio)
                 kl = policy.divergence(new, first, part.mask)
                 value = torch.zeros(())
                 if self.critic:
-                    values = self.values(batch, part)
-                    value = policy.value_loss(values, returns[chosen, :length], part.mask)
+                    value = policy.value_loss(values(self.critic, batch, part), returns[chosen, :length], part.mask)
                 self.optimizer.zero_grad()
                 (loss + config.kl * kl + config.value_weight * value).backward()
                 norm = torch.nn.utils.clip_grad_norm_(self.trained, config.clip_norm)
@@ -308,18 +307,20 @@ class _Run:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of each token (B, L), and the returns that the critic learns; zeros without a critic."""
         mask = written.mask
-        if not self.critic:
+        critic = self.critic
+        if critic is None:
             scaled = policy.batch_scaled(policy.leave_one_out(rewards)).reshape(-1, 1)
             return scaled.expand(mask.shape), torch.zeros(mask.shape)
         at_end = torch.zeros(mask.shape)
         last = (mask.sum(1) - 1).clamp_min(0)
         at_end[torch.arange(len(last)), last] = rewards.reshape(-1)
-        values = self.over(pieces, written, lambda part: self.values(batch, part))
-        found, returns = policy.gae(at_end, values, mask, self.config.gae)
+        expected = self.over(pieces, written, lambda part: values(critic, batch, part))
+        found, returns = policy.gae(at_end, expected, mask, self.config.gae)
         centred = (found - policy.masked_mean(found, mask)) * mask
         return centred / policy.masked_mean(centred.square(), mask).sqrt().clamp_min(1e-4), returns
 
-    def over(self, pieces: Iterable[torch.Tensor], written: Texts, of: Callable[[Texts], torch.Tensor]) -> torch.Tensor:
+    @staticmethod
+    def over(pieces: Iterable[torch.Tensor], written: Texts, of: Callable[[Texts], torch.Tensor]) -> torch.Tensor:
         """(B, L) of all samples, computed piece by piece."""
         whole = torch.zeros(written.mask.shape)
         for chosen in pieces:
@@ -327,13 +328,16 @@ class _Run:
             whole[chosen, : part.tokens.shape[1]] = of(part)
         return whole
 
-    @staticmethod
-    def logprobs(network: Generator, batch: dict, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = network(*_asked(batch, part))
-        return policy.token_logprobs(logits, part.targets), logits
 
-    def values(self, batch: dict, part: Texts) -> torch.Tensor:
-        return self.critic(*_asked(batch, part), with_values=True)[1]
+def logprobs(network: Generator, batch: dict, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the targets (B, L), and the logits (B, L, V)."""
+    logits = network(*_asked(batch, part))
+    return policy.token_logprobs(logits, part.targets), logits
+
+
+def values(network: Generator, batch: dict, part: Texts) -> torch.Tensor:
+    """The critic's word before each target (B, L)."""
+    return network(*_asked(batch, part), with_values=True)[1]
 
 
 def _asked(batch: dict, part: Texts) -> tuple[dict, torch.Tensor, torch.Tensor]:

@@ -23,14 +23,11 @@ import re
 import numpy as np
 
 from sparsegen.candidate import Candidate, normalised
+from sparsegen.model.encoder import TECHNIQUES
 
-_STEPS = (  # what each stage adds
-    {"may_vector", "may_unroll"},
-    {"may_slice", "may_pad", "may_atomic"},
-    {"may_sort", "may_block", "may_shared"},
-    {"may_diagonal", "may_compress", "may_split"},
-)
-STAGES = tuple(frozenset().union(*_STEPS[: i + 1]) for i in range(len(_STEPS)))
+_FIRST = frozenset({"may_vector", "may_unroll"})
+_SECOND = _FIRST | {"may_slice", "may_pad", "may_atomic"}
+STAGES = (_FIRST, _SECOND, _SECOND | {"may_sort", "may_block", "may_shared"}, frozenset(TECHNIQUES))
 
 _IN_SOURCE = {
     "cpp": {
