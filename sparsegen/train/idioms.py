@@ -190,7 +190,7 @@ class Pen:
             kind = self.pick("+", "+", "-", "*", "*", "max", "min")
             if kind in ("max", "min") and (plain or self.ternary_max) and {left[0], right[0]} - set(single):
                 kind = "+"  # a ternary would write its operands twice
-            node = ("*" if left == right else kind, left, right)
+            node: tuple = ("*" if left == right else kind, left, right)
             if self.chance(0.12):
                 node = (self.pick("-", "-" if plain else "abs", "-" if plain else "sqrt"), node)
             nodes.append(node)

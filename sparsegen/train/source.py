@@ -294,7 +294,9 @@ def tidy(text: str) -> str:
     """Lines indented by the braces and heads they stand in, braces behind their heads, directives at the margin."""
     lines: list[str] = []
     blocks: list[int] = []  # the level of the line that opened each
-    hanging, conditions, heads = 0, [], {}  # heads without braces before this line; at each #if; at the last if
+    conditions: list[int] = []
+    heads: dict[int, int] = {}
+    hanging = 0  # heads without braces right before a line; `conditions` as it was at each #if, `heads` at the last if
     for bare in filter(None, (line.strip() for line in text.split("\n"))):
         if bare.startswith("#"):
             conditions += [hanging] if bare.startswith("#if") else []

@@ -304,11 +304,12 @@ def comment(source: Source, kernel: Kernel) -> str | None:
 
 def resolve(source: Source, kernel: Kernel) -> str | None:
     """Lines under a condition that the parameters decide: those that are compiled, without the condition."""
-    lines, kept, stack, done = source.text.split("\n"), [], [], False
+    lines, kept, done = source.text.split("\n"), [], False
+    stack: list[bool | None] = []  # of each open condition whether it holds, None where that is not known
     for line in lines:
         found = re.fullmatch(r"#\s*(if|elif|else|endif)\b(.*)", line)
         if not found:
-            kept += [line] if all(stack_ is None or stack_ for stack_ in stack) else []
+            kept += [line] if all(each is None or each for each in stack) else []
             continue
         word, condition = found.groups()
         if word == "if":
