@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import SparsegenValueError
-from sparsegen.model import decoder, encoder, recipe
+from sparsegen.model import decoder, encoder, recipe, statistics
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.tokenizer import CPP, CUDA
 
@@ -29,15 +29,15 @@ ODD = replace(TINY, d_model=36, heads=3, d_kv=10, d_ff=52, encoder_layers=3, voc
 def batch(read: recipe.Recipe, lengths: list[tuple[int, int]], seed: int) -> encoder.Batch:
     """Random problems with so many (conditions, coordinates) each, padded as the encoder pads."""
     rng = np.random.default_rng(seed)
-    B, C, T, S = len(lengths), max(c for c, _ in lengths), max(t for _, t in lengths), encoder.STATISTICS
+    B, C, T, S = len(lengths), max(c for c, _ in lengths), max(t for _, t in lengths), len(statistics.NAMES)
     coordinates = rng.uniform(-1, 1, (B, T, encoder.width(read.embedding))).astype(np.float32)
     conditions = rng.integers(1, len(encoder.CONDITIONS), (B, C))
     mask = np.ones((B, C + S + T), bool)
     for b, (c, t) in enumerate(lengths):
         conditions[b, c:] = 0
         mask[b, c:C] = mask[b, C + S + t :] = False
-    statistics = rng.uniform(-2, 2, (B, S, encoder.STATISTIC)).astype(np.float32)
-    return encoder.Batch(conditions, statistics, coordinates, mask)
+    numbers = rng.uniform(-2, 2, (B, S, statistics.STATISTIC)).astype(np.float32)
+    return encoder.Batch(conditions, numbers, coordinates, mask)
 
 
 def shaken(read: recipe.Recipe, seed: int) -> Generator:
@@ -142,12 +142,12 @@ def test_every_input_matters(model):
         return numpy_model.step(numpy_model.start(numpy_model.remember(changed), np.array([0])), np.array([CUDA]))
 
     base = logits(given)
-    conditions, statistics = given.conditions.copy(), given.statistics.copy()
+    conditions, numbers = given.conditions.copy(), given.statistics.copy()
     conditions[0, 3] = 1 + conditions[0, 3] % (len(encoder.CONDITIONS) - 1)
-    statistics[0, -1, -1] += 1
+    numbers[0, -1, -1] += 1
     for changed in (
         replace(given, conditions=conditions),
-        replace(given, statistics=statistics),
+        replace(given, statistics=numbers),
         replace(given, coordinates=given.coordinates + 1),
     ):
         assert np.abs(logits(changed) - base).max() > 1e-3

@@ -1,8 +1,8 @@
 """The source of a kernel file, token by token: whether what was written can still become a kernel of its header.
 
 Looked at are characters, tokens, brackets, the words (declared before, or known to the screen, or being declared), the
-head of every entry, and conditional lines. Everything else is left to the screen and the compiler, which read the whole.
-The learned language is narrower than what they read: no comments, no continued lines, nothing outside of functions but
+head of every entry, and conditional lines. All else is left to the screen and the compiler, which read the whole. The
+learned language is narrower than what they read: no comments, no continued lines, nothing outside of functions but
 CUDA's #define lines and structs.
 """
 
@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass
 from functools import cache
 
-from sparsegen import prelude
-from sparsegen.candidate import Candidate
-from sparsegen.model.header import may_name
+from sparsegen.model.vocabulary import Vocabulary, declared, may_name, spell
 from sparsegen.screen import tokens, words
-from sparsegen.screen.names import Names
 
 MOST_SOURCE = 1 << 14  # characters
 MOST_DEPTH = 24
@@ -36,70 +32,6 @@ _PLACES = {
     "cpp": frozenset({"inline", "INLINE", "void", "const"}),
     "cuda": frozenset({"__device__", "__forceinline__", "__noinline__", "inline", "void", "const", "struct"}),
 }  # what may stand outside of functions, beside types and names
-
-
-@cache
-def _prefixes(of: frozenset[str]) -> frozenset[str]:
-    return frozenset(word[:end] for word in of for end in range(1, len(word) + 1))
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The words that the source under one header may use before it declares any."""
-
-    language: str
-    words: frozenset[str]
-    prefixes: frozenset[str]
-    types: frozenset[str]
-    taken: frozenset[str]  # that nothing else may be called
-    brings: dict[str, frozenset[str]]  # macros of parameters -> what they declare
-    spelled: dict[str, tuple[str, ...]]  # macros -> their tokens
-    heads: dict[str, tuple[str, ...]]  # entries -> the tokens of their parameters
-    deterministic: bool
-
-    @staticmethod
-    def of(header: Candidate, names: Names, deterministic: bool) -> Vocabulary:
-        spelled = {
-            name: tuple(token.text for token in found[0].body)
-            for name, found in names.macros.items()
-            if found[0].params is None
-        }
-        lists = {name for name in spelled if name in ("SIZES", "EPILOGUE") or name.endswith("_ARRAYS")}
-        brings = {name: frozenset(_declared(_spell([name], spelled))) for name in lists}
-        inner = {"l"} & {token.text for found in names.macros.values() for each in found for token in each.body}
-        taken = (set(names.macros) - lists) | set(names.functions) | set(names.integers)
-        known = taken | lists | set(names.types) | names.baked | inner | words.KEYWORDS
-        types = set(names.types) | words.ARITHMETIC | {"auto"}
-        if header.language == "cuda":
-            known |= words.CUDA
-            types |= words.CUDA_TYPES
-        if deterministic:
-            known -= {"ATOMIC_ADD", "ATOMIC_ADD_C", "atomicAdd"}
-        heads = {}
-        for part, launch in prelude.entries(header):
-            listed = prelude.arguments(header, part)
-            if header.language == "cpp":
-                listed = [*listed, ("begin", "int64_t"), ("end", "int64_t")]
-            text = ", ".join(f"{kind} {name}" for name, kind in listed)
-            heads[launch.entry] = tuple(re.findall(r"\w+|\*|,", text))
-        return Vocabulary(
-            header.language, frozenset(known), _prefixes(frozenset(known)), frozenset(types), frozenset(taken), brings,
-            spelled, heads, deterministic,
-        )  # fmt: skip
-
-
-def _spell(texts: list[str], spelled: dict[str, tuple[str, ...]]) -> list[str]:
-    """Tokens with the macros among them replaced, as far as they are lists of parameters."""
-    found: list[str] = []
-    for text in texts:
-        found += _spell(list(spelled[text]), spelled) if text in spelled and text not in ("ACC", "INDEX") else [text]
-    return found
-
-
-def _declared(texts: list[str]) -> list[str]:
-    """The names in a list of parameters: the word before each comma, and the last."""
-    marked = [*texts, ","]
-    return [text for text, after in zip(marked, marked[1:], strict=False) if after == "," and re.fullmatch(r"\w+", text)]
 
 
 class Body:
@@ -296,10 +228,10 @@ class Body:
             whole = self.head == wanted
             self.entry = ""
             self.expect = frozenset("{")
-            self.names |= frozenset(_declared(list(wanted)))
+            self.names |= frozenset(declared(list(wanted)))
             return whole
         if text not in ("__restrict__", "__restrict"):
-            self.head += tuple(_spell([text], self.vocabulary.spelled))
+            self.head += tuple(spell([text], self.vocabulary.spelled))
         return self.head == wanted[: len(self.head)]
 
     # ---- conditional lines

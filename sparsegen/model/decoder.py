@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsegen.errors import SparsegenValueError
-from sparsegen.model import encoder
+from sparsegen.model import encoder, statistics
 from sparsegen.model.recipe import Recipe
 
 BUCKETS, FURTHEST = 32, 128  # of T5's relative positions
 EPSILON = np.float32(1e-6)
-SMALL = 1 << 20  # multiply-adds, under which a BLAS multiplies without first copying the matrix
+BLOCK = 256  # columns: OpenBLAS multiplies a few rows by a wide matrix in a third of the time when it is cut
 NEVER = np.float32(-1e9)  # the score of padding
 
 
@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
     query_key_value: np.ndarray
     out: np.ndarray
-    gate_up: np.ndarray
+    gate_up: np.ndarray  # (blocks, in, columns), see `_cut`
     down: np.ndarray
     cross_query: np.ndarray | None = None
     cross_out: np.ndarray | None = None
@@ -71,7 +71,7 @@ class Decoder:
             _columns(full, f"t5.decoder.block.{i}.layer.1.EncDecAttention", "kv", "t5.encoder.final_layer_norm")
             for i in range(recipe.decoder_layers)
         ]
-        self._head = _scaled(full["head.weight"], full["t5.decoder.final_layer_norm.weight"])
+        self._head = _cut(_scaled(full["head.weight"], full["t5.decoder.final_layer_norm.weight"]))
         relative = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         self._encoder_bias = full[f"t5.encoder.{relative}"].T  # (heads, BUCKETS)
         past = -np.arange(recipe.longest)[::-1]  # a query's own position comes last
@@ -155,7 +155,7 @@ class Decoder:
             x += context[state.places] @ layer.cross_out
             x += _feed_forward(x, layer)
         state.position = t + 1
-        return self._logits(_normed(x if len(live) == slots else x[live]))
+        return _wide(_normed(x if len(live) == slots else x[live]), self._head)
 
     def keep(self, state: State, rows: np.ndarray) -> State:
         """The samples `rows` (indices among the N) alone, in that order; `state` itself must not be used after it."""
@@ -175,16 +175,6 @@ class Decoder:
         grouped = _grouped(state.whole, state.rows[kept])
         return State(*grouped, *caches, state.whole, np.arange(len(kept)), state.position)
 
-    def _logits(self, x: np.ndarray) -> np.ndarray:
-        """x @ head, in blocks of columns where that keeps products small, see SMALL."""
-        columns = SMALL // (len(x) * x.shape[1])
-        if columns < 128 or columns >= self._head.shape[1]:
-            return x @ self._head
-        logits = np.empty((len(x), self._head.shape[1]), np.float32)
-        for first in range(0, logits.shape[1], columns):
-            logits[:, first : first + columns] = x @ self._head[:, first : first + columns]
-        return logits
-
 
 def shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """The tensors of a model: their names in `generator` and their shapes, (out, in) for matrices."""
@@ -192,8 +182,8 @@ def shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     of = {
         "t5.shared.weight": (recipe.vocabulary, d),
         "conditions.weight": (len(encoder.CONDITIONS), d),
-        "statistics": (encoder.STATISTICS, encoder.STATISTIC, d),
-        "statistics_vectors": (encoder.STATISTICS, d),
+        "statistics": (len(statistics.NAMES), statistics.STATISTIC, d),
+        "statistics_vectors": (len(statistics.NAMES), d),
         "coordinates.weight": (d, encoder.width(recipe.embedding)),
         "coordinates.bias": (d,),
         "head.weight": (recipe.vocabulary, d),
@@ -257,7 +247,8 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 def _feed_forward(x: np.ndarray, layer: Layer) -> np.ndarray:
     """GELU by its tanh form (Hendrycks and Gimpel 2016), its half in `down`."""
-    gate, up = np.split(_normed(x) @ layer.gate_up, 2, axis=-1)
+    both = _wide(_normed(x), layer.gate_up)
+    gate, up = both[..., : both.shape[-1] // 2], both[..., both.shape[-1] // 2 :]
     bent = gate * gate
     bent *= np.float32(0.044715 * np.sqrt(2 / np.pi))
     bent += np.float32(np.sqrt(2 / np.pi))
@@ -287,6 +278,18 @@ def _scaled(matrix: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray((matrix * scale).T)
 
 
+def _cut(matrix: np.ndarray) -> np.ndarray:
+    """A matrix (in, out) as (blocks, in, columns) of at most BLOCK columns each."""
+    columns = next(c for c in range(BLOCK, 0, -1) if matrix.shape[1] % c == 0)
+    return np.ascontiguousarray(matrix.reshape(len(matrix), -1, columns).swapaxes(0, 1))
+
+
+def _wide(x: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """x (..., in) times a matrix that is cut: (..., out)."""
+    product = x.reshape(-1, x.shape[-1]) @ blocks
+    return product.swapaxes(0, 1).reshape(*x.shape[:-1], -1)
+
+
 def _columns(full: dict[str, np.ndarray], prefix: str, names: str, norm: str) -> np.ndarray:
     matrices = [full[f"{prefix}.{name}.weight"] for name in names]
     return _scaled(np.concatenate(matrices), full[f"{norm}.weight"])
@@ -298,7 +301,7 @@ def _layer(full: dict[str, np.ndarray], prefix: str, cross: bool) -> Layer:
     layer = Layer(
         query_key_value=_columns(full, f"{prefix}.0.SelfAttention", "qkv", f"{prefix}.0.layer_norm"),
         out=np.ascontiguousarray(full[f"{prefix}.0.SelfAttention.o.weight"].T),
-        gate_up=_scaled(gate_up, full[f"{last}.layer_norm.weight"]),
+        gate_up=_cut(_scaled(gate_up, full[f"{last}.layer_norm.weight"])),
         down=np.ascontiguousarray(full[f"{last}.DenseReluDense.wo.weight"].T) * np.float32(0.5),
     )
     if not cross:

@@ -17,7 +17,7 @@ def stratified(count: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
     """
     if count <= wanted:
         return np.arange(count, dtype=np.int64)
-    places = ((np.arange(wanted) + rng.random(wanted)) * (count / wanted)).astype(np.int64)
+    places = ((np.arange(wanted) + rng.random(wanted)) * (count / max(wanted, 1))).astype(np.int64)
     return np.unique(np.minimum(places, count - 1))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from sparsegen import candidate, targets, templates
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
-from sparsegen.model.body import Body, Vocabulary
+from sparsegen.model.body import Body
 from sparsegen.model.header import Header, Rules
 from sparsegen.problem import Problem
 
@@ -29,7 +29,6 @@ class Grammar:
         self.problem = problem
         self.language = targets.get(problem.target).LANGUAGE
         self.rules = Rules(problem, self.language)
-        self._vocabularies: dict[tuple[str, ...], Vocabulary] = {}
         self._readings: dict[str, Candidate | str] = {}
 
     def start(self) -> State:
@@ -45,15 +44,8 @@ class Grammar:
         state = self.start()
         return state.may(text) and state.push(text).done()
 
-    def vocabulary(self, header: Header) -> Vocabulary:
-        if header.lines not in self._vocabularies:
-            closed = self.rules.close(header.lines)
-            assert closed is not None
-            self._vocabularies[header.lines] = Vocabulary.of(*closed, self.problem.deterministic)
-        return self._vocabularies[header.lines]
-
     def reading(self, text: str) -> Candidate | str:
-        """The candidate that a finished text is, or one sentence why the parser, the problem or the screen refuses it."""
+        """The candidate that a finished text is, or one sentence why parser, problem or screen refuse it."""
         if text not in self._readings:
             self._readings[text] = self._read(text)
         return self._readings[text]
@@ -93,6 +85,11 @@ class State:
         return self
 
     @property
+    def in_body(self) -> bool:
+        """Whether the header is closed."""
+        return isinstance(self._at, Body)
+
+    @property
     def complete(self) -> bool:
         """Whether the text can end here: every entry is defined and nothing is open."""
         return isinstance(self._at, Body) and self._at.complete
@@ -114,4 +111,5 @@ class State:
         if found is None:
             return None
         header, rest = found
-        return header if rest is None else Body(self._grammar.vocabulary(header)).advance(rest)
+        vocabulary = None if rest is None else self._grammar.rules.close(header.lines)
+        return header if rest is None or vocabulary is None else Body(vocabulary).advance(rest)

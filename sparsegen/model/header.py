@@ -1,8 +1,8 @@
 """The header of a kernel file, line by line: what may come next for one problem, in the order `candidate.text` writes.
 
-Free are the names of parameters, their values, the names of entries and the launch expressions; each is held to what the
-file may still become. Formats and parameters must hold the matrix, as far as some parameter of the shipped templates,
-or the parameters themselves once all are known, tell.
+Free are the names of parameters, their values, the names of entries and the launch expressions; each is held to what
+the file may still become. Formats and parameters must hold the matrix, as far as some parameter of the shipped
+templates, or the parameters themselves once all are known, tell.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from sparsegen import candidate, composite, formats, ops, templates, values
 from sparsegen.candidate import Candidate, Part
 from sparsegen.composite import MOST_PARAM
 from sparsegen.errors import SparsegenValueError
+from sparsegen.model.vocabulary import Vocabulary, may_name
 from sparsegen.problem import Problem
-from sparsegen.screen import names as screen_names
-from sparsegen.screen.names import Names
 from sparsegen.screen.tokens import Refused
-from sparsegen.screen.words import FOREIGN, KEYWORDS
 
 MOST_BLOCK = 1024  # threads
 MOST_LINES = 60
+MOST_SCRATCH = 8
 SOME_SIZE = 1 << 10  # what stands for a size that only packing tells
 SCRATCH_KINDS = ("ACC", "INDEX", "OFFSET", "VALUE")
 _PARAMETER = re.compile(r"(?P<name>[A-Z](?:_?[A-Z0-9])*_?)(?: (?:=(?: (?P<value>(?:0|[1-9][0-9]{0,4})?))?)?)?")
@@ -32,10 +31,8 @@ _INTEGER = re.compile(r"0|[1-9][0-9]{0,4}")
 _SEPARATOR = re.compile(r"(?<=[0-9])[ ,]$")
 _ENTRY = re.compile(r'entry = "(?P<name>[A-Za-z][A-Za-z0-9_]{0,39})?(?P<end>")?')
 _VALUE = re.compile(r'(?P<key>items|grid|block|shared_bytes) = "(?P<value>[A-Za-z0-9_+\-*/%(), ]*)(?P<end>")?')
-_SCRATCH = re.compile(
-    r'(?P<name>[a-z][a-z0-9_]{0,39})(?: (?:=(?: (?:\[(?:"(?P<kind>[A-Z]*)(?:"(?P<next>,(?: (?:"(?P<value>[A-Za-z0-9_+\-*/%(), ]*)'
-    r'(?P<end>"\]?)?)?)?)?)?)?)?)?)?)?'
-)
+_SCRATCH = re.compile(r'(?P<name>[a-z][a-z0-9_]{0,39})(?P<rest>.*)')
+_COUNT = re.compile(r'(?P<value>[A-Za-z0-9_+\-*/%(), ]*)(?P<end>"\]?)?')
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,7 +42,7 @@ class Rules:
 
     problem: Problem
     language: str
-    closed: dict[str, tuple[Candidate, Names] | None] = field(default_factory=dict)
+    closed: dict[str, Vocabulary | None] = field(default_factory=dict)
     _refused: dict[tuple, bool] = field(default_factory=dict)
     _choices: dict[str, list[dict[str, int]]] = field(default_factory=dict)
 
@@ -88,31 +85,22 @@ class Rules:
             self._choices[format] = [dict(zip(found, row, strict=True)) for row in rows]
         return self._choices[format]
 
-    def close(self, lines: tuple[str, ...]) -> tuple[Candidate, Names] | None:
-        """The file that these lines begin, without its source, and the names its source finds defined; None for none."""
+    def close(self, lines: tuple[str, ...]) -> Vocabulary | None:
+        """The words for the source under these lines; None when they are no header for the problem."""
         head = "\n".join(lines)
         if head not in self.closed:
             self.closed[head] = self._closed(head)
         return self.closed[head]
 
-    def _closed(self, head: str) -> tuple[Candidate, Names] | None:
+    def _closed(self, head: str) -> Vocabulary | None:
         entries = "\n".join(f"{name}(" for name in re.findall(r'^entry = "(\w+)"$', head, re.MULTILINE))
         try:
             found = candidate.parse(f"{head}\n*/\n{entries}", language=self.language)
-            names = screen_names.of(found)
+            vocabulary = Vocabulary.of(found, self.problem.deterministic)
         except (SparsegenValueError, Refused):
             return None
-        if templates.refusal(found, self.problem) or any(
-            launch.entry in names for part in found.parts for launch in part.launches
-        ):
-            return None
-        return found, names
-
-
-def may_name(word: str) -> bool:
-    """Whether a kernel may call a function or variable of its own so."""
-    plain = word not in FOREIGN and word not in KEYWORDS and word != "status"
-    return plain and "__" not in word and word[0] != "_" and word[-1] != "_" and not word.startswith("door")
+        named = any(entry in vocabulary.words for entry in vocabulary.heads)
+        return None if named or templates.refusal(found, self.problem) else vocabulary
 
 
 class Header:
@@ -289,15 +277,18 @@ class Header:
         return begun and int(value or 0) <= MOST_PARAM, False
 
     def _scratch(self, text: str) -> tuple[bool, bool]:
+        """A line of `[scratch]`: name = ["ACC", "count"]."""
         found = _SCRATCH.fullmatch(text)
-        if not found or (text != found["name"] and found["name"] in self.scratch) or len(self.scratch) >= 8:
+        if not found or (found["rest"] and found["name"] in self.scratch) or len(self.scratch) >= MOST_SCRATCH:
             return text == "", False
-        kind, value, end = found["kind"] or "", found["value"], found["end"]
-        if found["next"] is None:
-            return any(each.startswith(kind) for each in SCRATCH_KINDS), False
-        if kind not in SCRATCH_KINDS or (value is not None and not self._expression(value, end is not None, "scratch")):
-            return False, False
-        return True, end == '"]'
+        for kind in SCRATCH_KINDS:
+            head = f' = ["{kind}", "'
+            if head.startswith(found["rest"]):
+                return True, False
+            if found["rest"].startswith(head) and (count := _COUNT.fullmatch(found["rest"], len(head))):
+                whole = count["end"] is not None
+                return self._expression(count["value"], whole, "scratch"), count["end"] == '"]'
+        return False, False
 
     def _expression(self, text: str, ended: bool, key: str) -> bool:
         """Whether a launch expression is one, or may become one when it has not ended."""
@@ -328,6 +319,3 @@ class Header:
             if word not in words and not (found.end() == len(text) and any(each.startswith(word) for each in words)):
                 return False
         return len(text) <= 200
-
-
-__all__ = ["Header", "Rules", "may_name"]

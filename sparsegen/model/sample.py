@@ -1,8 +1,8 @@
 """Texts drawn from the model, many at once, and the kernels among them.
 
 One declared decoding for compiling, training and evaluation: a token is drawn at `temperature` from the `top_k` most
-likely ones; under a grammar, one that it refuses is struck out and another drawn from the rest. That is sampling from the
-masked and renormalised distribution, without asking the grammar about tokens nobody draws. Every sample has a random
+likely ones; under a grammar, one that it refuses is struck out and another drawn from the rest. That is sampling from
+the masked and renormalised distribution, without asking the grammar about tokens nobody draws. Every sample has a random
 generator of its own, from the seed and its place, so that it does not depend on what is sampled beside it.
 """
 
@@ -58,8 +58,8 @@ def sample(
     """counts[i] texts in languages[i] ("cpp" or "cuda") for structures[i]: a list of samples for each structure.
 
     grammars: what the texts may be, one for each structure; None: anything. temperature over 0. top_k: None for all
-    tokens. longest: tokens of a text, at most the recipe's. greedy_first: the first text of each structure takes the most
-    likely token every time. seconds: after which what is unfinished is given up. Raises SparsegenValueError.
+    tokens. longest: tokens of a text, at most the recipe's. greedy_first: the first text of each structure takes the
+    most likely token every time. seconds: after which what is unfinished is given up. Raises SparsegenValueError.
     """
     grammars = list(grammars) if grammars is not None else [None] * len(structures)
     if not len(structures) == len(languages) == len(counts) == len(grammars):
@@ -68,7 +68,8 @@ def sample(
     if unknown := sorted(set(languages) - set(START)):
         raise SparsegenValueError(f"language {unknown[0]!r}; expected one of {', '.join(START)}")
     if not 0 < temperature < float("inf") or (top_k is not None and top_k < 1):
-        raise SparsegenValueError(f"temperature = {temperature}, top_k = {top_k}; expected over 0, and at least 1 or None")
+        got = f"temperature = {temperature}, top_k = {top_k}"
+        raise SparsegenValueError(f"{got}; expected a temperature over 0, and a top_k of at least 1 or None")
     longest = min(longest or decoder.recipe.longest, decoder.recipe.longest)
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
     pieces = [tokenizer.piece(id).decode("latin-1") for id in range(tokenizer.size)]
@@ -88,7 +89,7 @@ def sample(
         state = decoder.start(decoder.remember(encoder.batch(structures)), rows)
     while live:
         logits = decoder.step(state, np.array(tokens))
-        logs = _log_softmax(logits)
+        logs = log_softmax(logits)
         going = [place for place, each in enumerate(live) if each.take(logits[place], logs[place], longest)]
         if going and time.monotonic() > deadline:
             for place in going:
@@ -101,7 +102,8 @@ def sample(
     return [[each.sample(tokenizer) for each in group] for group in drafts]
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities (N, V) that logits (N, V) mean."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 

@@ -36,7 +36,7 @@ BLOCKS = (
 DIVISORS = (2, 3, 4, 6)
 CELLS = 8  # of the density map, along each side
 
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 LONG = 1 << 12  # longer rows are counted one by one
 SAMPLED_ROWS, WINDOW = 1 << 17, 256
 SAMPLED_ENTRIES, ASKED = 1 << 13, 1 << 10

@@ -19,7 +19,7 @@ FOREIGN = frozenset(  # of C++, and in no kernel
     static static_assert struct switch template this thread_local throw try typedef typeid typename typeof union using
     virtual volatile wchar_t xor xor_eq main""".split()  # noqa: SIM905
 )
-CUDA = frozenset(  # beside those of C++: what a generated kernel is held to, where the screen only knows what is forbidden
+CUDA = frozenset(  # beside those of C++: what a generated kernel is held to; the screen knows what is forbidden
     """__global__ __device__ __shared__ __forceinline__ __noinline__ __launch_bounds__ __align__ struct switch case
     default volatile reinterpret_cast threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shfl_sync
     __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync __activemask __match_any_sync
