@@ -1,4 +1,4 @@
-"""The loop of reinforcement learning: it learns what is rewarded, and goes on after an interruption as if none had been."""
+"""The loop of reinforcement learning: it learns what is rewarded, and goes on where it was interrupted."""
 
 from __future__ import annotations
 
