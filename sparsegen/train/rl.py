@@ -34,6 +34,7 @@ from sparsegen.model import encoder, generator
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.encoder import Structure
 from sparsegen.model.generator import Generator
+from sparsegen.model.grammar import Grammar
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
 from sparsegen.model.tokenizer import END, PAD, START, Tokenizer
@@ -100,7 +101,7 @@ def train(
     recipe: Recipe,
     tokenizer: Tokenizer,
     weights: Mapping[str, np.ndarray],
-    grammar: Callable[[str], object] | None = None,
+    grammar: Callable[[str], Grammar] | None = None,
 ) -> dict[str, np.ndarray]:
     """Train from `weights`, those of SFT, and return the trained ones; they are in config.folder's state.pt as well.
 
@@ -117,12 +118,12 @@ def train(
         while run.iteration < config.updates:
             start = run.state()
             try:
-                line, judged = run.update()
+                line, samples = run.update()
             except BaseException:  # an interruption first of all: what was done of this iteration is done again
                 run.write(start)
                 raise
             run.iteration += 1
-            run.record(line, judged)
+            run.record(line, samples)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
             bar.set_postfix(reward=f"{line['reward']:.3f}", kl=f"{line['kl']:.4f}")
@@ -161,6 +162,25 @@ def texts(groups: Sequence[Sequence[Sample]], languages: Sequence[str]) -> Texts
     lengths = torch.tensor([len(ids) - 1 for ids in written]).unsqueeze(1)
     mask = torch.arange(whole.shape[1] - 1) < lengths
     return Texts(whole[:, :-1], whole[:, 1:], mask, torch.tensor(rows))
+
+
+def judged(judge: Judge, prompt: Prompt, group: Sequence[Sample], allowed: frozenset[str]) -> list[Outcome]:
+    """What is known of each sample of a group. Only what may be run, and each text once, is handed to the judge."""
+    known: dict[str, Outcome] = {}
+    asked: list[str] = []
+    for text in dict.fromkeys(each.text for each in group if each.finished):
+        try:
+            kernel = candidate.parse(text, origin="model", language=prompt.language)
+            permitted = not kernel.tune and techniques.permitted(kernel, allowed)
+        except SparsegenError:
+            known[text] = Outcome(Level.NONE, "header")
+            continue
+        if permitted:
+            asked.append(text)
+        else:
+            known[text] = Outcome(Level.PARSED, permitted=False)
+    known |= zip(asked, judge(prompt.problem, asked) if asked else [], strict=True)
+    return [known[each.text] if each.finished else Outcome(Level.NONE, "unfinished") for each in group]
 
 
 class _Run:
@@ -209,8 +229,8 @@ class _Run:
         for name in ("iterations.jsonl", "rewards.jsonl"):
             log.cut(self.folder / name, self.iteration)
 
-    def record(self, line: dict, judged: list[dict]) -> None:
-        log.append(self.folder / "rewards.jsonl", judged)
+    def record(self, line: dict, samples: list[dict]) -> None:
+        log.append(self.folder / "rewards.jsonl", samples)
         log.append(self.folder / "iterations.jsonl", [line])
 
     # one iteration
@@ -232,39 +252,18 @@ class _Run:
             longest=self.recipe.longest,
         )  # fmt: skip
         sampled = time.perf_counter()
-        outcomes = [
-            self.judged(prompt, group, those) for prompt, group, those in zip(chosen, groups, allowed, strict=True)
-        ]
+        outcomes = [judged(self.judge, *each) for each in zip(chosen, groups, allowed, strict=True)]
         found = [[self.reward(each) for each in group] for group in outcomes]
         measured = time.perf_counter()
         learned = self.step(generator.tensors(encoder.batch(structures)), texts(groups, languages), found, rng)
         seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
-        judged = [
+        samples = [
             log.sample(self.iteration, prompt.problem, *each)
             for prompt, *three in zip(chosen, groups, outcomes, found, strict=True)
             for each in zip(*three, strict=True)
         ]
         line = log.iteration(groups, outcomes, found) | learned | {"seconds": seconds}
-        return {"iteration": self.iteration, "stage": min(stage, len(techniques.STAGES) - 1), **line}, judged
-
-    def judged(self, prompt: Prompt, group: Sequence[Sample], allowed: frozenset[str]) -> list[Outcome]:
-        """What is known of each sample. Only what may be run, and each text once, is handed to the judge."""
-        known: dict[str, Outcome] = {}
-        asked: list[str] = []
-        for each in group:
-            if each.finished and each.text not in known and each.text not in asked:
-                try:
-                    kernel = candidate.parse(each.text, origin="model", language=prompt.language)
-                    permitted = not kernel.tune and techniques.permitted(kernel, allowed)
-                except SparsegenError:
-                    known[each.text] = Outcome(Level.NONE, "header")
-                    continue
-                if permitted:
-                    asked.append(each.text)
-                else:
-                    known[each.text] = Outcome(Level.PARSED, permitted=False)
-        known |= zip(asked, self.judge(prompt.problem, asked) if asked else [], strict=True)
-        return [known[each.text] if each.finished else Outcome(Level.NONE, "unfinished") for each in group]
+        return {"iteration": self.iteration, "stage": min(stage, len(techniques.STAGES) - 1), **line}, samples
 
     def step(self, batch: dict, written: Texts, rewards: list[list[float]], rng: np.random.Generator) -> dict:
         """Some epochs of gradient steps; their means."""
