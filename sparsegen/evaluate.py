@@ -60,6 +60,21 @@ def compile(candidate: Candidate, problem: Problem) -> Compiled | Verdict:
     return Compiled(candidate, path, (time.perf_counter() - started) * 1e3)
 
 
+def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
+    """Refuse, or compile CUDA for a GPU that is not here: COMPILED at best."""
+    if verdict := refuse(candidate, problem):
+        return verdict
+    started, target = time.perf_counter(), targets.get("cuda")
+    try:
+        image = target.compile(target.unit(candidate, problem, composite.literals(candidate, problem)), arch)
+    except target.CompileFailure as error:
+        return Verdict(Level.PARSED, "compile", str(error))
+    except SparsegenError as error:
+        return Verdict(Level.PARSED, "header", str(error))
+    resources = {"compile_ms": (time.perf_counter() - started) * 1e3, "image_bytes": float(len(image))}
+    return Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
+
+
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
     """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, composite, engine, evaluate, fence, inputs
+from sparsegen import checks, engine, evaluate, fence, inputs
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
@@ -48,7 +47,9 @@ def instances(
         from sparsegen.targets import cuda
 
         arch = cuda.resolve(arch or "sm_90")
-        yield from (_compiled(each, problem, arch) for each in kernel_file.instances(template))
+        yield from (
+            _record(each, evaluate.cross_compile(each, problem, arch), None) for each in kernel_file.instances(template)
+        )
         return
     own = A.astype(problem.dtype)
     references = checks.References(problem)
@@ -68,30 +69,13 @@ def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str
     try:
         session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
         session.ask("baseline", 60.0, name="scipy")
-        answer = session.ask(
-            "rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260
-        )
+        answer = session.ask("rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260)
         session.ask("drop", 10.0, names=[name, "kernel"])
     except fence.Died as error:
         return replace(verdict, level=Level.RAN, fault=error.fault, message=str(error)), None
     timing = Timing.of([each["kernel"] for each in answer["rounds"]], problem.device)
     scipy = Timing.of([each["scipy"] for each in answer["rounds"]], problem.device)
     return replace(verdict, level=Level.TIMED, measured=timing), scipy.median_us
-
-
-def _compiled(each: Candidate, problem: Problem, arch: str) -> dict:
-    from sparsegen.targets import cuda
-
-    if verdict := evaluate.refuse(each, problem):
-        return _record(each, verdict, None)
-    started = time.perf_counter()
-    try:
-        image = cuda.compile(cuda.unit(each, problem, composite.literals(each, problem)), arch)
-    except cuda.CompileFailure as error:
-        return _record(each, Verdict(Level.PARSED, "compile", str(error)), None)
-    resources = {"compile_ms": (time.perf_counter() - started) * 1e3, "image_bytes": float(len(image))}
-    verdict = Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
-    return _record(each, verdict, None)
 
 
 def _record(each: Candidate, verdict: Verdict, scipy_us: float | None) -> dict:

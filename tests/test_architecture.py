@@ -19,6 +19,7 @@ LAYERS = """
     matrices candidate model.encoder
     inputs composite model.tokenizer model.decoder
     prelude templates model.generator
+    metrics
     screen model.checkpoint
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
@@ -27,7 +28,7 @@ LAYERS = """
     kernel artifact proposers
     store engine
     __init__
-    judge doctor
+    judge doctor train
     __main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why
@@ -49,9 +50,9 @@ ONLY_IN = {
     "pynvml": {"targets.cuda"},
     "safetensors": {"model.checkpoint"},
     "tokenizers": {"model.tokenizer"},
-    "torch": {"baselines.torch", "model.generator"},
-    "tqdm": {"__main__"},
     "transformers": {"model.generator"},
+    "torch": {"baselines.torch", "model.generator", "train.policy", "train.rl", "train.fit", "train.run", "train.sft"},
+    "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",

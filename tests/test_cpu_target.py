@@ -6,7 +6,9 @@ import ctypes
 import shutil
 
 import pytest
+from support import LOOP, problem_of, user_kernel
 
+from sparsegen import evaluate, gallery
 from sparsegen.targets import cpu
 
 pytestmark = pytest.mark.skipif(cpu.available() is not None, reason="no compiler")
@@ -82,3 +84,22 @@ def test_a_binary_is_built_once(monkeypatch):
     assert path == again
     assert ctypes.CDLL(str(path)).answer() == 20260
     assert shutil.which(cpu.compiler().command[0])
+
+
+def test_code_is_equal_for_kernels_that_differ_in_spelling_alone():
+    problem = problem_of(gallery.uniform(37, 41, 211), facts=None)
+
+    def code(kernel):
+        compiled = evaluate.compile(kernel, problem)
+        assert isinstance(compiled, evaluate.Compiled)
+        return cpu.code(compiled.path)
+
+    plain = code(user_kernel())
+    assert code(user_kernel(LOOP.replace("sum", "row_total"))) == plain
+    assert code(user_kernel(LOOP.replace("ACC sum = 0;", "ACC sum = 3;"))) != plain
+
+
+def test_code_of_a_file_that_is_not_elf_is_that_of_its_bytes(tmp_path):
+    for number, raw in enumerate((b"", b"mach-o", b"mach-o 2")):
+        (tmp_path / str(number)).write_bytes(raw)
+    assert len({cpu.code(tmp_path / str(number)) for number in range(3)}) == 3

@@ -14,7 +14,7 @@ samples a matrix with more nonzeros than tokens is unknown: here a sorted unifor
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from sparsegen.model.statistics import STATISTIC as STATISTIC
 from sparsegen.problem import Pattern, Problem
 
 SEED = 20260
+STATISTICS = len(statistics.NAMES)  # tokens of statistics
 EMBEDDINGS = ("raw", "max_min", "sinusoidal", "none", "windows")
 DEPTH = 64  # d of the paper's formula, for each axis
 
@@ -112,6 +113,18 @@ def pretraining(language_target: str, words: Sequence[str], embedding: str = "wi
     )
 
 
+def permit(structure: Structure, allowed: Collection[str]) -> Structure:
+    """The structure with the words of techniques that are not allowed taken out, as encode(permitted=) leaves them."""
+    gone = [IDS[word] for word in TECHNIQUES if word not in allowed]
+    return replace(structure, conditions=structure.conditions[~np.isin(structure.conditions, gone)])
+
+
+def said_for(structure: Structure, threads: int) -> Structure:
+    """The structure with another number of threads among its conditions; its statistics stay."""
+    kept = [CONDITIONS[each] for each in structure.conditions if not CONDITIONS[each].startswith("threads:")]
+    return replace(structure, conditions=_ids([*kept, _threads(threads)]))
+
+
 def batch(structures: Sequence[Structure]) -> Batch:
     """Structures side by side, padded at the end of each part with zeros. Raises SparsegenValueError for none, or when
     they come from embeddings of different widths."""
@@ -153,14 +166,13 @@ def conditions(problem: Problem, permitted: Collection[str] | None = None) -> np
     if wrong := sorted(set(permitted or ()) - set(TECHNIQUES)):
         raise SparsegenValueError(f"permitted {wrong}; expected some of {', '.join(TECHNIQUES)}")
     facts = [name for name in ("constant", "exact_f32") if getattr(problem.facts, name)]
-    threads = np.searchsorted((1, 2, 4, 8), problem.threads)
     words = [
         f"op:{problem.op}",
         f"k:{1 << min(round(float(np.log2(problem.k))), 7)}",
         f"dtype:{names[problem.dtype.name]}",
         f"index:{8 * problem.index_dtype.itemsize}",
         *(f"fact:{name}" for name in facts or ["opaque"]),
-        f"threads:{('1', '2', '3-4', '5-8', '9+')[threads]}",
+        _threads(problem.threads),
         f"b:{problem.layout_b}",
         f"c:{problem.layout_c}",
         *(["deterministic"] if problem.deterministic else []),
@@ -175,6 +187,10 @@ def _ids(words: Sequence[str]) -> np.ndarray:
     if unknown := [word for word in words if word not in IDS]:
         raise SparsegenValueError(f"the model has no word for {', '.join(unknown)}; its words are {', '.join(IDS)}")
     return np.array(sorted({IDS[word] for word in words}), np.int64)
+
+
+def _threads(threads: int) -> str:
+    return f"threads:{('1', '2', '3-4', '5-8', '9+')[np.searchsorted((1, 2, 4, 8), threads)]}"
 
 
 def _device(problem: Problem) -> str:

@@ -85,6 +85,11 @@ class State:
         return self
 
     @property
+    def in_body(self) -> bool:
+        """Whether the header is closed."""
+        return isinstance(self._at, Body)
+
+    @property
     def complete(self) -> bool:
         """Whether the text can end here: every entry is defined and nothing is open."""
         return isinstance(self._at, Body) and self._at.complete

@@ -89,7 +89,7 @@ def sample(
         state = decoder.start(decoder.remember(encoder.batch(structures)), rows)
     while live:
         logits = decoder.step(state, np.array(tokens))
-        logs = _log_softmax(logits)
+        logs = log_softmax(logits)
         going = [place for place, each in enumerate(live) if each.take(logits[place], logs[place], longest)]
         if going and time.monotonic() > deadline:
             for place in going:
@@ -102,7 +102,8 @@ def sample(
     return [[each.sample(tokenizer) for each in group] for group in drafts]
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities (N, V) that logits (N, V) mean."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 

@@ -39,13 +39,17 @@ def written(each: Candidate) -> str:
     """
     if each.tune:
         raise SparsegenValueError(f"{each.name or 'the candidate'} stands for many kernels; write one of its instances")
-    spliced = re.sub(r"\\[ \t]*\n", "", each.source)
+    return candidate.text(replace(each, about="", source=spelled(each.source)))
+
+
+def spelled(source: str) -> str:
+    """A source without comments and blank lines, one space per level."""
+    spliced = re.sub(r"\\[ \t]*\n", "", source)
     bare = re.sub(r"/\*.*?\*/|//[^\n]*", " ", spliced, flags=re.DOTALL)
     lines = [line for line in bare.expandtabs(4).splitlines() if line.strip()]
     margins = [len(line) - len(line.lstrip()) for line in lines]
     level = min(filter(None, margins), default=1)
-    source = "\n".join(" " * (at // level) + " ".join(line.split()) for at, line in zip(margins, lines, strict=True))
-    return candidate.text(replace(each, about="", source=source))
+    return "\n".join(" " * (at // level) + " ".join(line.split()) for at, line in zip(margins, lines, strict=True))
 
 
 class Tokenizer:

@@ -16,6 +16,7 @@ import platform
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -190,6 +191,25 @@ def build(text: str) -> Path:
         _fenced([*found.command, *flags, "-o", str(path), "-"], text)
 
     return cache.binary_path(key, build)
+
+
+def code(path: Path) -> str:
+    """A hash of the machine code and constants of a shared object: kernels that differ in spelling alone have one.
+
+    Of the .text and .rodata sections where the file is 64-bit ELF, else of the whole file.
+    """
+    raw = path.read_bytes()
+    digest = hashlib.blake2b(digest_size=20)
+    if raw[:6] != b"\x7fELF\x02\x01":
+        digest.update(raw)
+        return digest.hexdigest()
+    start, size, count, names = *struct.unpack_from("<Q", raw, 40), *struct.unpack_from("<HHH", raw, 58)
+    sections = [struct.unpack_from("<IIQQQQ", raw, start + number * size) for number in range(count)]
+    for name, _, _, _, offset, length in sections:
+        label = raw[sections[names][4] + name :].partition(b"\0")[0]
+        if label in (b".text", b".rodata"):
+            digest.update(raw[offset : offset + length])
+    return digest.hexdigest()
 
 
 def _fenced(command: list[str], text: str) -> None:

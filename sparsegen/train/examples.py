@@ -1,0 +1,170 @@
+"""Examples to fine-tune on: a problem as the encoder sees it, and the kernels that are right for it with their speeds.
+
+C++ kernels carry measured speeds over the best baseline. CUDA kernels carry none: they are the first instances that the
+templates propose, in the order of their guess, and are known to be feasible and to compile, no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from sparsegen import candidate, templates
+from sparsegen.candidate import Candidate
+from sparsegen.model import encoder, tokenizer
+from sparsegen.model.tokenizer import START
+from sparsegen.problem import Problem
+from sparsegen.train import corpus
+from sparsegen.train.corpus import Task
+
+CUDA_KERNELS = 8  # of each problem: the best by guess
+VALIDATION = 12  # one family of so many is left out to watch the training by
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A right answer: its text, its key, and how many times as fast as the best baseline it is, where measured."""
+
+    text: str
+    key: str
+    speedup: float | None
+    techniques: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Example:
+    """structures: one problem under several seeds of the sampling rule. kernels: by speed, or as proposed."""
+
+    task: Task
+    language: str
+    structures: tuple[encoder.Structure, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def validation(self) -> bool:
+        return sum(self.task.family.encode()) % VALIDATION == 0
+
+    @property
+    def best(self) -> float:
+        return max((each.speedup for each in self.kernels if each.speedup), default=0.0)
+
+
+@cache
+def instances(language: str) -> dict[tuple[str, str], Candidate]:
+    """Every template instance of a language by (op, label)."""
+    files = templates.load(language)
+    return {(each.op, each.label): each for file in files for each in candidate.instances(file)}
+
+
+@cache
+def _kernel(language: str, op: str, label: str) -> Kernel:
+    from sparsegen.train import techniques
+
+    each = instances(language)[op, label]
+    return Kernel(tokenizer.written(each), each.key, None, frozenset(techniques.of(each)))
+
+
+def kernels_of(line: dict) -> tuple[Kernel, ...]:
+    """The correct template instances of a line of the corpus, fastest first."""
+    right = [each for each in line["kernels"] if each["speedup"]]
+    right.sort(key=lambda each: -each["speedup"])
+    known = instances("cpp")
+    return tuple(
+        replace(_kernel("cpp", line["op"], each["label"]), speedup=each["speedup"])
+        for each in right
+        if (line["op"], each["label"]) in known
+    )
+
+
+def cuda_kernels(problem: Problem) -> tuple[Kernel, ...]:
+    """The first instances the templates propose for a problem on a GPU."""
+    proposed = itertools.islice(templates.propose(problem), CUDA_KERNELS)
+    return tuple(_kernel("cuda", problem.op, each.label) for each in proposed)
+
+
+def build(
+    lines: Iterable[dict],
+    folder: Path | None,
+    kept: Path,
+    *,
+    embedding: str,
+    tokens: int,
+    variants: int,
+    seed: int,
+) -> list[Example]:
+    """Examples of the lines of a corpus, C++ and CUDA. `kept` is a file that holds those made before."""
+    made: dict[str, Example] = {}
+    if kept.exists():
+        with open(kept, "rb") as file:
+            made = pickle.load(file)
+    lines = [line for line in lines if "kernels" in line]
+    fresh = sorted((line for line in lines if f"{line['key']} cpp" not in made), key=lambda line: line["matrix"])
+    for name, group in tqdm(
+        [(name, list(group)) for name, group in itertools.groupby(fresh, key=lambda line: line["matrix"])],
+        file=sys.stderr, disable=not sys.stderr.isatty(),
+    ):  # fmt: skip
+        patterns, coordinates = {}, {}  # one pattern, and one sample of it, for all problems of a matrix
+        for line in group:
+            task = corpus.task_of(line)
+            A = corpus.matrix(task, folder)
+            for language in START:
+                problem = corpus.problem(task, A, language)
+                problem = replace(problem, pattern=patterns.setdefault(name, problem.pattern))
+                right = kernels_of(line) if language == "cpp" else cuda_kernels(problem)
+                if right:
+                    seen = [
+                        encoder.encode(problem, embedding, tokens, seed=seed + number) for number in range(variants)
+                    ]
+                    for number, each in enumerate(seen):
+                        shared = coordinates.setdefault(number, each.coordinates)
+                        seen[number] = replace(each, coordinates=shared)
+                    made[f"{task.key} {language}"] = Example(task, language, tuple(seen), right)
+                else:
+                    made.setdefault(f"{task.key} {language}", Example(task, language, (), ()))
+    if fresh:
+        part = kept.with_name(kept.name + ".part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            pickle.dump(made, file, protocol=pickle.HIGHEST_PROTOCOL)
+        os.replace(part, kept)
+    wanted = {line["key"] for line in lines}
+    found = [each for each in made.values() if each.task.key in wanted and each.kernels]
+    # the speeds may have been measured again since
+    speeds = {line["key"]: line for line in lines}
+    return [
+        replace(each, kernels=kernels_of(speeds[each.task.key])) if each.language == "cpp" else each for each in found
+    ]
+
+
+def any_correct(example: Example, kernels: list[Kernel], rng: np.random.Generator) -> Kernel:
+    """SparseRL: whichever right kernel."""
+    return kernels[rng.integers(len(kernels))]
+
+
+def fastest(example: Example, kernels: list[Kernel], rng: np.random.Generator) -> Kernel:
+    """Nichols et al. (2024): the fastest known. Of kernels without a time, the first proposed."""
+    return kernels[0]
+
+
+SHARPNESS = 25.0  # a kernel 4 % slower is drawn 1/e as often
+
+
+def softmax(example: Example, kernels: list[Kernel], rng: np.random.Generator) -> Kernel:
+    """In proportion to speed to the power SHARPNESS. Of kernels without a time, the first proposed twice as often."""
+    if kernels[0].speedup is None:
+        weights = 0.5 ** np.arange(len(kernels))
+    else:
+        weights = np.array([each.speedup / kernels[0].speedup for each in kernels]) ** SHARPNESS
+    return kernels[rng.choice(len(kernels), p=weights / weights.sum())]
+
+
+LABELS = {"any": any_correct, "fastest": fastest, "softmax": softmax}

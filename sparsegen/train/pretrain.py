@@ -1,0 +1,114 @@
+"""Stage 1: the language of kernels, before any matrix is seen.
+
+    python -m sparsegen.train.pretrain --recipe small --out RUN [--folder DIR ...]
+
+The text comes from the writer (kernels of many kinds), from template instances with meaning-preserving rewrites, and
+from whatever folders of CUDA and C++ the user names. The tokenizer is learned on the same text, and kept in RUN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen.model import encoder, tokenizer
+from sparsegen.model.generator import Generator
+from sparsegen.model.recipe import Recipe
+from sparsegen.model.recipe import load as load_recipe
+from sparsegen.model.tokenizer import START, Tokenizer
+from sparsegen.train import examples, folders, rewrites, writer
+from sparsegen.train.fit import fit
+from sparsegen.train.run import Run
+
+WRITTEN, REWRITTEN = 16_000, 16_000  # texts
+TEMPLATE_SHARE = 0.6  # of each batch: template instances, most of them rewritten
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    recipe: Recipe
+    out: str
+    folders: tuple[str, ...] = ()  # of .cu, .cuh, .cpp and .h files to learn from as well
+    written: int = WRITTEN  # kernels of the writer
+    rewritten: int = REWRITTEN  # rewritten template instances
+    seed: int = 20260
+
+
+def texts(config: PretrainConfig) -> list[dict]:
+    """The corpus as {language, words, text, template}, made once and kept in the run's folder."""
+    path = Path(config.out) / "text.jsonl"
+    if path.exists():
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    rng = np.random.default_rng([config.seed, 1])
+    found = []
+    for number in range(config.written):
+        language = ("cpp", "cuda")[number % 2]
+        kernel = writer.write(language, rng)
+        found.append({"language": language, "words": list(kernel.words), "text": kernel.text, "template": False})
+    for language in ("cpp", "cuda"):
+        known = list(examples.instances(language).values())
+        chosen = [known[rng.integers(len(known))] for _ in range(config.rewritten // 2)]
+        for place, each in enumerate(chosen):
+            kernel = each if place % 4 == 0 else rewrites.rewrite(each, rng)
+            words = ["kind:template", f"op:{each.op}"]
+            text = tokenizer.written(kernel)
+            found.append({"language": language, "words": words, "text": text, "template": True})
+    for folder in config.folders:
+        for text in folders.texts(folder):
+            language = "cuda" if "__global__" in text else "cpp"
+            found.append({"language": language, "words": ["kind:other"], "text": text, "template": False})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(json.dumps(each) + "\n" for each in found))
+    os.replace(part, path)
+    return found
+
+
+def learned_tokenizer(config: PretrainConfig, corpus: list[dict]) -> Tokenizer:
+    path = Path(config.out) / "tokenizer.json"
+    if not path.exists():
+        instances = [tokenizer.written(each) for name in START for each in examples.instances(name).values()]
+        Tokenizer.learn([*instances, *(each["text"] for each in corpus)], config.recipe.vocabulary).save(path)
+    return Tokenizer.load(path)
+
+
+def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
+    """Train to the end; None when told to stop before."""
+    settings = config.recipe.pretrain
+    run = Run(config.out, {**asdict(config), "stage": "pretrain"})
+    corpus = texts(config)
+    learned = learned_tokenizer(config, corpus)
+    longest, embedding = config.recipe.longest, config.recipe.embedding
+    encoded = [[START[each["language"]], *learned.encode(each["text"])][: longest - 1] for each in corpus]
+    groups = [
+        np.flatnonzero([each["template"] is wanted for each in corpus]) for wanted in (True, False)
+    ]  # template instances, all else
+
+    def draw(rng: np.random.Generator):
+        picks = [groups[int(rng.random() >= TEMPLATE_SHARE)] for _ in range(settings.batch)]
+        chosen = [int(rng.choice(group)) for group in picks]
+        seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"], embedding) for each in chosen]
+        return seen, [encoded[each] for each in chosen]
+
+    generator = Generator(config.recipe)
+    finished = fit(generator, run, draw, settings, config.seed)
+    return (generator, learned) if finished else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default="small")
+    parser.add_argument("--out", required=True, metavar="RUN")
+    parser.add_argument("--folder", action="append", default=[], metavar="DIR")
+    parser.add_argument("--seed", type=int, default=20260)
+    options = parser.parse_args()
+    train(PretrainConfig(load_recipe(options.recipe), options.out, tuple(options.folder), seed=options.seed))
+
+
+if __name__ == "__main__":
+    main()

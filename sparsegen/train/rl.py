@@ -1,0 +1,377 @@
+"""Reinforcement learning of the generator: sample kernels, have them judged, update the policy.
+
+The policy that is trained is the plain one: temperature 1, nothing masked, no top-k. Samples come from it sharpened by
+temperature, top-k and perhaps a grammar; the ratio of PPO is taken between the plain policy now and at the start of the
+iteration, both by torch and without dropout, so that it begins at 1 exactly. That treats what top-k and temperature
+leave out as if it were never sampled, which is what they are for.
+
+All randomness is drawn from (seed, iteration), and a checkpoint holds the state at the start of an iteration: a run
+that is stopped at any moment and started again in the same folder does what it would have done, as far as the judge
+remembers what it measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from sparsegen import candidate
+from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.model import encoder, generator
+from sparsegen.model.decoder import Decoder
+from sparsegen.model.encoder import Structure
+from sparsegen.model.generator import Generator
+from sparsegen.model.recipe import Recipe
+from sparsegen.model.sample import Sample, sample
+from sparsegen.model.tokenizer import END, PAD, START, Tokenizer
+from sparsegen.train import log, policy, techniques
+from sparsegen.train.rewards import REWARDS, Outcome
+from sparsegen.verdict import Level
+
+Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
+METHODS = ("group", "ppo")
+
+
+@dataclass(frozen=True)
+class RLConfig:
+    """The defaults of a recipe's [rl] table come in by `of`."""
+
+    folder: str  # of the logs and the checkpoint; a run started in it again goes on
+    method: str = "group"  # "group": leave-one-out baseline, batch-wide scale; "ppo": a critic, itself begun from SFT
+    reward: str = "ladder"  # a name of rewards.REWARDS
+    r_eff: float = 1.0  # of the reward "sparserl"
+    r_penalty: float = 0.3  # of the reward "sparserl"
+    updates: int = 300  # iterations
+    problems: int = 16  # of one iteration
+    group: int = 8  # samples of each
+    epochs: int = 2  # passes over the samples of an iteration
+    minibatch: int = 32  # samples of one gradient step
+    learning_rate: float = 5e-5  # the highest
+    warmup: int = 10  # iterations in which it rises
+    weight_decay: float = 0.0  # AdamW's
+    clip_norm: float = 1.0  # of the gradient
+    clip_ratio: float = 0.2  # PPO's, of new to old probability
+    kl: float = 0.05  # weight of the divergence from the SFT model
+    value_weight: float = 0.5  # of the critic's loss
+    gae: float = 0.95  # lambda
+    temperature: float = 1.0  # of sampling
+    top_k: int = 50  # of sampling
+    staged: bool = True  # the permitted techniques widen; else all are permitted from the start
+    stage_updates: int = 25  # iterations of each stage before the last
+    keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
+    save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
+    seed: int = 20260
+
+    @classmethod
+    def of(cls, recipe: Recipe, folder: str | os.PathLike, **changes) -> RLConfig:
+        """The recipe's numbers, with changes by name."""
+        return cls(**{"folder": str(folder), **dataclasses.asdict(recipe.rl), **changes})
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model is asked: a problem by its id, as the encoder gives it with everything permitted, and a language.
+
+    Its samples are compared with each other, so they are all judged in one way: measured, or compiled only.
+    """
+
+    problem: str
+    language: str
+    structure: Structure
+
+
+def train(
+    config: RLConfig,
+    prompts: Sequence[Prompt],
+    judge: Judge,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    weights: Mapping[str, np.ndarray],
+    grammar: Callable[[str], object] | None = None,
+) -> dict[str, np.ndarray]:
+    """Train from `weights`, those of SFT, and return the trained ones; they are in config.folder's state.pt as well.
+
+    judge gets the id of a problem and distinct texts that parse and use what was permitted. grammar, if given, makes
+    the sampler's grammar of a problem's id. config.folder gets iterations.jsonl, a line per iteration, and
+    rewards.jsonl, a line per sample. Raises SparsegenValueError for a config that cannot be run, and in a folder where
+    another run was started.
+    """
+    _check(config, prompts)
+    run = _Run(config, prompts, judge, recipe, tokenizer, weights, grammar)
+    run.resume()
+    quiet = not sys.stderr.isatty()
+    with tqdm(total=config.updates, initial=run.iteration, file=sys.stderr, disable=quiet, unit="update") as bar:
+        while run.iteration < config.updates:
+            start = run.state()
+            try:
+                line, judged = run.update()
+            except BaseException:  # an interruption first of all: what was done of this iteration is done again
+                run.write(start)
+                raise
+            run.iteration += 1
+            run.record(line, judged)
+            if run.iteration % config.save_every == 0 or run.iteration == config.updates:
+                run.write(run.state())
+            bar.set_postfix(reward=f"{line['reward']:.3f}", kl=f"{line['kl']:.4f}")
+            bar.update()
+    return run.actor.weights()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Samples as tensors: tokens (B, L) from the language token on, targets (B, L) what follows each, mask (B, L)
+    where a target is the sample's own, rows (B,) the place of its problem among those of the iteration."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    mask: torch.Tensor
+    rows: torch.Tensor
+
+    def of(self, chosen: torch.Tensor) -> Texts:
+        """Some samples alone, cut to the longest of them."""
+        longest = max(int(self.mask[chosen].sum(1).max()), 1)
+        tokens, targets, mask = (each[chosen, :longest] for each in (self.tokens, self.targets, self.mask))
+        return Texts(tokens, targets, mask, self.rows[chosen])
+
+
+def texts(groups: Sequence[Sequence[Sample]], languages: Sequence[str]) -> Texts:
+    """The samples of all groups, one group after the other. One that ended by itself has END among its targets."""
+    written, rows = [], []
+    for row, (group, language) in enumerate(zip(groups, languages, strict=True)):
+        for each in group:
+            ended = each.finished and END not in each.tokens
+            written.append([START[language], *each.tokens, *([END] if ended else [])])
+            rows.append(row)
+    whole = torch.full((len(written), max(max(map(len, written)), 2)), PAD)
+    for i, ids in enumerate(written):
+        whole[i, : len(ids)] = torch.tensor(ids)
+    lengths = torch.tensor([len(ids) - 1 for ids in written]).unsqueeze(1)
+    mask = torch.arange(whole.shape[1] - 1) < lengths
+    return Texts(whole[:, :-1], whole[:, 1:], mask, torch.tensor(rows))
+
+
+class _Run:
+    def __init__(self, config, prompts, judge, recipe, tokenizer, weights, grammar):
+        self.config, self.prompts, self.judge, self.grammar = config, prompts, judge, grammar
+        self.recipe, self.tokenizer = recipe, tokenizer
+        self.folder = Path(config.folder)
+        self.iteration = 0
+        self.actor, self.reference = _network(recipe, weights), _network(recipe, weights)
+        self.critic = _network(recipe, weights) if config.method == "ppo" else None
+        self.trained = [*self.actor.parameters(), *(self.critic.parameters() if self.critic else ())]
+        self.optimizer = torch.optim.AdamW(self.trained, config.learning_rate, weight_decay=config.weight_decay)
+        self.reward = REWARDS[config.reward]
+        if config.reward == "sparserl":
+            self.reward = partial(self.reward, r_eff=config.r_eff, r_penalty=config.r_penalty)
+        self.identity = _identity(config, prompts, tokenizer, weights)
+
+    # state
+
+    def state(self) -> dict:
+        """All that an iteration changes, copied."""
+        critic = self.critic.state_dict() if self.critic else {}
+        networks = {"actor": self.actor.state_dict(), "critic": critic, "optimizer": self.optimizer.state_dict()}
+        return copy.deepcopy({"identity": self.identity, "iteration": self.iteration, **networks})
+
+    def write(self, state: dict) -> None:
+        """state.pt, whole or not at all."""
+        part = self.folder / f"state.pt.{os.getpid()}"
+        torch.save(state, part)
+        part.replace(self.folder / "state.pt")
+
+    def resume(self) -> None:
+        """Take over what config.folder holds, and cut the logs to it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "state.pt"
+        if file.exists():
+            state = torch.load(file, weights_only=True)
+            if state["identity"] != self.identity:
+                fix = "expected the same config, prompts and weights, or another folder"
+                raise SparsegenValueError(f"{self.folder} holds another run; {fix}")
+            self.iteration = state["iteration"]
+            self.actor.load_state_dict(state["actor"])
+            if self.critic:
+                self.critic.load_state_dict(state["critic"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        for name in ("iterations.jsonl", "rewards.jsonl"):
+            log.cut(self.folder / name, self.iteration)
+
+    def record(self, line: dict, judged: list[dict]) -> None:
+        log.append(self.folder / "rewards.jsonl", judged)
+        log.append(self.folder / "iterations.jsonl", [line])
+
+    # one iteration
+
+    def update(self) -> tuple[dict, list[dict]]:
+        """Sample, judge, and step; the line of the iteration's log and those of its samples."""
+        config, begun = self.config, time.perf_counter()
+        rng = np.random.default_rng([config.seed, self.iteration])
+        count = min(config.problems, len(self.prompts))
+        chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
+        stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
+        allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
+        languages = [each.language for each in chosen]
+        structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
+        groups = sample(
+            Decoder(self.recipe, self.actor.weights()), self.tokenizer, structures, languages, [config.group] * count,
+            grammars=[self.grammar(each.problem) for each in chosen] if self.grammar else None,
+            temperature=config.temperature, top_k=config.top_k, seed=int(rng.integers(1, 2**31)),
+            longest=self.recipe.longest,
+        )  # fmt: skip
+        sampled = time.perf_counter()
+        outcomes = [
+            self.judged(prompt, group, those) for prompt, group, those in zip(chosen, groups, allowed, strict=True)
+        ]
+        found = [[self.reward(each) for each in group] for group in outcomes]
+        measured = time.perf_counter()
+        learned = self.step(generator.tensors(encoder.batch(structures)), texts(groups, languages), found, rng)
+        seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
+        judged = [
+            log.sample(self.iteration, prompt.problem, *each)
+            for prompt, *three in zip(chosen, groups, outcomes, found, strict=True)
+            for each in zip(*three, strict=True)
+        ]
+        line = log.iteration(groups, outcomes, found) | learned | {"seconds": seconds}
+        return {"iteration": self.iteration, "stage": min(stage, len(techniques.STAGES) - 1), **line}, judged
+
+    def judged(self, prompt: Prompt, group: Sequence[Sample], allowed: frozenset[str]) -> list[Outcome]:
+        """What is known of each sample. Only what may be run, and each text once, is handed to the judge."""
+        known: dict[str, Outcome] = {}
+        asked: list[str] = []
+        for each in group:
+            if each.finished and each.text not in known and each.text not in asked:
+                try:
+                    kernel = candidate.parse(each.text, origin="model", language=prompt.language)
+                    permitted = not kernel.tune and techniques.permitted(kernel, allowed)
+                except SparsegenError:
+                    known[each.text] = Outcome(Level.NONE, "header")
+                    continue
+                if permitted:
+                    asked.append(each.text)
+                else:
+                    known[each.text] = Outcome(Level.PARSED, permitted=False)
+        known |= zip(asked, self.judge(prompt.problem, asked) if asked else [], strict=True)
+        return [known[each.text] if each.finished else Outcome(Level.NONE, "unfinished") for each in group]
+
+    def step(self, batch: dict, written: Texts, rewards: list[list[float]], rng: np.random.Generator) -> dict:
+        """Some epochs of gradient steps; their means."""
+        config, count = self.config, len(written.tokens)
+        pieces = torch.arange(count).split(config.minibatch)
+        with torch.no_grad():
+            old = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part)[0])
+            reference = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part)[0])
+            advantages, returns = self.advantages(batch, written, torch.tensor(rewards, dtype=torch.float32), pieces)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * min((self.iteration + 1) / (config.warmup + 1), 1.0)
+        totals: Counter[str] = Counter()
+        for _ in range(config.epochs):
+            for chosen in torch.from_numpy(rng.permutation(count)).split(config.minibatch):
+                part = written.of(chosen)
+                length = part.tokens.shape[1]
+                new, logits = logprobs(self.actor, batch, part)
+                before, first = old[chosen, :length], reference[chosen, :length]
+                loss = policy.clipped(new, before, advantages[chosen, :length], part.mask, config.clip_ratio)
+                kl = policy.divergence(new, first, part.mask)
+                value = torch.zeros(())
+                if self.critic:
+                    value = policy.value_loss(values(self.critic, batch, part), returns[chosen, :length], part.mask)
+                self.optimizer.zero_grad()
+                (loss + config.kl * kl + config.value_weight * value).backward()
+                norm = torch.nn.utils.clip_grad_norm_(self.trained, config.clip_norm)
+                self.optimizer.step()
+                with torch.no_grad():
+                    outside = policy.clip_fraction(new, before, part.mask, config.clip_ratio)
+                    spread = policy.entropy(logits, part.mask)
+                found = {
+                    "loss": loss, "kl": kl, "entropy": spread, "clip_fraction": outside, "value_loss": value,
+                    "gradient": norm,
+                }  # fmt: skip
+                totals.update({name: each.item() for name, each in found.items()} | {"steps": 1})
+        return {name: total / totals["steps"] for name, total in totals.items() if name != "steps"}
+
+    def advantages(
+        self, batch: dict, written: Texts, rewards: torch.Tensor, pieces: Iterable[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each token (B, L), and the returns that the critic learns; zeros without a critic."""
+        mask = written.mask
+        critic = self.critic
+        if critic is None:
+            scaled = policy.batch_scaled(policy.leave_one_out(rewards)).reshape(-1, 1)
+            return scaled.expand(mask.shape), torch.zeros(mask.shape)
+        at_end = torch.zeros(mask.shape)
+        last = (mask.sum(1) - 1).clamp_min(0)
+        at_end[torch.arange(len(last)), last] = rewards.reshape(-1)
+        expected = self.over(pieces, written, lambda part: values(critic, batch, part))
+        found, returns = policy.gae(at_end, expected, mask, self.config.gae)
+        centred = (found - policy.masked_mean(found, mask)) * mask
+        return centred / policy.masked_mean(centred.square(), mask).sqrt().clamp_min(1e-4), returns
+
+    @staticmethod
+    def over(pieces: Iterable[torch.Tensor], written: Texts, of: Callable[[Texts], torch.Tensor]) -> torch.Tensor:
+        """(B, L) of all samples, computed piece by piece."""
+        whole = torch.zeros(written.mask.shape)
+        for chosen in pieces:
+            part = written.of(chosen)
+            whole[chosen, : part.tokens.shape[1]] = of(part)
+        return whole
+
+
+def logprobs(network: Generator, batch: dict, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the targets (B, L), and the logits (B, L, V)."""
+    logits = network(*_asked(batch, part))
+    return policy.token_logprobs(logits, part.targets), logits
+
+
+def values(network: Generator, batch: dict, part: Texts) -> torch.Tensor:
+    """The critic's word before each target (B, L)."""
+    return network(*_asked(batch, part), with_values=True)[1]
+
+
+def _asked(batch: dict, part: Texts) -> tuple[dict, torch.Tensor, torch.Tensor]:
+    """What a network is called with for some samples: only their problems are encoded."""
+    problems, rows = part.rows.unique(return_inverse=True)
+    return {name: each[problems] for name, each in batch.items()}, part.tokens, rows
+
+
+def _network(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> Generator:
+    """Without dropout: the policy that is updated is the one that wrote the samples."""
+    with torch.random.fork_rng(devices=[]):
+        network = Generator(recipe)
+    network.load(weights)
+    return network.eval()
+
+
+def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
+    if config.method not in METHODS:
+        raise SparsegenValueError(f"method is {config.method!r}; expected one of {', '.join(METHODS)}")
+    if config.reward not in REWARDS:
+        raise SparsegenValueError(f"reward is {config.reward!r}; expected one of {', '.join(REWARDS)}")
+    if not prompts:
+        raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
+    least = {"updates": 1, "problems": 1, "group": 2, "epochs": 1, "minibatch": 1, "stage_updates": 1, "save_every": 1}
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {value}")
+
+
+def _identity(config: RLConfig, prompts, tokenizer: Tokenizer, weights: Mapping[str, np.ndarray]) -> str:
+    """Equal for runs that may go on from each other; a run may be made longer, and lie in another folder."""
+    same = replace(config, folder="", updates=0, save_every=0)
+    digest = hashlib.blake2b(repr((same, [(each.problem, each.language) for each in prompts])).encode(), digest_size=16)
+    digest.update(tokenizer.digest.encode())
+    for name in sorted(weights):
+        digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
+    return digest.hexdigest()

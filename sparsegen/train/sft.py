@@ -1,0 +1,166 @@
+"""Stage 2: from a matrix to a kernel that is right for it.
+
+    python -m sparsegen.train.sft --recipe small --corpus FOLDER --matrices DIR --pretrained RUN --out RUN
+
+Learns from the measured kernels of the corpus; `label` says which of the right ones is the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sparsegen import candidate
+from sparsegen.errors import SparsegenError
+from sparsegen.model import encoder
+from sparsegen.model.decoder import Decoder
+from sparsegen.model.generator import Generator
+from sparsegen.model.recipe import Recipe
+from sparsegen.model.recipe import load as load_recipe
+from sparsegen.model.sample import sample
+from sparsegen.model.tokenizer import START, Tokenizer
+from sparsegen.record import Records
+from sparsegen.train import examples, techniques
+from sparsegen.train.examples import LABELS, Example
+from sparsegen.train.fit import fit
+from sparsegen.train.run import Run
+
+CUDA_SHARE = 0.25  # of the examples drawn
+RESTRICTED = 0.15  # of them with a smaller set of permitted techniques
+OTHER_THREADS = 0.3  # of them said to be for more threads than the one they were measured with
+VARIANTS = 4  # samples of the coordinates of each matrix
+WATCHED, WATCH_EVERY = 60, 500  # validation problems, steps
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    recipe: Recipe
+    corpus: str  # folder with measured.jsonl
+    matrices: str | None  # folder of the real ones
+    pretrained: str | None  # run of stage 1; None: from scratch, with its tokenizer all the same
+    tokenizer: str
+    out: str
+    label: str = "softmax"
+    fraction: float = 1.0  # of the problems
+    seed: int = 20260
+
+
+def problems(config: SftConfig) -> list[Example]:
+    """The examples of the corpus, those of held-out families left out."""
+    lines = Records(Path(config.corpus) / "measured.jsonl").known.values()
+    recipe = config.recipe
+    kept = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
+    folder = Path(config.matrices) if config.matrices else None
+    found = examples.build(
+        lines, folder, kept, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
+    )
+    return [each for each in found if not each.task.held_out]
+
+
+def shown(example: Example, rng: np.random.Generator, permitted: frozenset[str] | None = None) -> encoder.Structure:
+    """One of the example's structures, with its conditions varied where the answer does not depend on them."""
+    structure = example.structures[rng.integers(len(example.structures))]
+    if permitted is not None:
+        structure = encoder.permit(structure, permitted)
+    if rng.random() < OTHER_THREADS:
+        structure = encoder.said_for(structure, int(rng.choice([2, 4, 8, 16])))
+    return structure
+
+
+def watch(found: list[Example], recipe: Recipe, learned: Tokenizer):
+    """Share of validation problems whose first, greedy text is a known right kernel; its speed over the fastest's."""
+    watched = sorted((each for each in found if each.language == "cpp"), key=lambda each: each.task.key)
+    picks = np.random.default_rng(20260).permutation(len(watched))[:WATCHED]
+    chosen = [watched[each] for each in picks]
+
+    def measure(generator: Generator, step: int) -> dict:
+        decoder = Decoder(recipe, generator.weights())
+        texts = sample(
+            decoder, learned, [each.structures[0] for each in chosen], [each.language for each in chosen],
+            [1] * len(chosen), temperature=1.0, top_k=1, seed=20260, longest=recipe.longest,
+        )  # fmt: skip
+        known, fractions = 0, []
+        for example, (first,) in zip(chosen, texts, strict=True):
+            speeds = {each.key: each.speedup for each in example.kernels}
+            try:
+                key = candidate.parse(first.text).key
+            except SparsegenError:
+                key = ""
+            known += key in speeds
+            fractions.append((speeds.get(key) or 0.0) / example.best)
+        positive = [each for each in fractions if each > 0]
+        return {
+            "watched": len(chosen), "known": known / max(len(chosen), 1),
+            "fraction": float(np.exp(np.mean(np.log(positive)))) if positive else 0.0,
+        }  # fmt: skip
+
+    return measure
+
+
+def train(config: SftConfig) -> Generator | None:
+    """Train to the end; None when told to stop before."""
+    recipe, settings = config.recipe, config.recipe.sft
+    learned = Tokenizer.load(config.tokenizer)
+    found = problems(config)
+    rng = np.random.default_rng([config.seed, 2])
+    training = [each for each in found if not each.validation]
+    if config.fraction < 1:
+        families = sorted({each.task.matrix for each in training})
+        chosen = set(rng.permutation(families)[: max(1, round(config.fraction * len(families)))].tolist())
+        training = [each for each in training if each.task.matrix in chosen]
+    groups = {name: [each for each in training if each.language == name] for name in START}
+    encoded: dict[str, list[int]] = {}
+    label = LABELS[config.label]
+
+    def draw(rng: np.random.Generator):
+        structures, texts = [], []
+        for _ in range(settings.batch):
+            language = "cuda" if rng.random() < CUDA_SHARE and groups["cuda"] else "cpp"
+            example = groups[language][rng.integers(len(groups[language]))]
+            kernels, permitted = list(example.kernels), None
+            if rng.random() < RESTRICTED:
+                permitted = techniques.STAGES[rng.integers(len(techniques.STAGES))]
+                within = [each for each in kernels if each.techniques <= permitted]
+                kernels, permitted = (within, permitted) if within else (kernels, None)
+            chosen = label(example, kernels, rng)
+            if chosen.text not in encoded:
+                encoded[chosen.text] = [START[language], *learned.encode(chosen.text)]
+            structures.append(shown(example, rng, permitted))
+            texts.append(encoded[chosen.text])
+        return structures, texts
+
+    generator = Generator(recipe)
+    if config.pretrained:
+        state = torch.load(Path(config.pretrained) / "checkpoint.pt", weights_only=True)
+        generator.load_state_dict(state["generator"])
+    run = Run(config.out, {**asdict(config), "stage": "sft"})
+    watched = [each for each in found if each.validation]
+    finished = fit(generator, run, draw, settings, config.seed, watch(watched, recipe, learned), WATCH_EVERY)
+    return generator if finished else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default="small")
+    parser.add_argument("--corpus", required=True, metavar="FOLDER")
+    parser.add_argument("--matrices", metavar="DIR")
+    parser.add_argument("--pretrained", required=True, metavar="RUN", help="of stage 1")
+    parser.add_argument("--out", required=True, metavar="RUN")
+    parser.add_argument("--label", default="softmax", choices=sorted(LABELS))
+    parser.add_argument("--seed", type=int, default=20260)
+    options = parser.parse_args()
+    train(
+        SftConfig(
+            load_recipe(options.recipe), options.corpus, options.matrices, options.pretrained,
+            os.path.join(options.pretrained, "tokenizer.json"), options.out, options.label, seed=options.seed,
+        )
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Supervised training: it learns, and a run that is interrupted goes on as if it had not been."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from sparsegen.errors import SparsegenValueError  # noqa: E402
+from sparsegen.model import encoder  # noqa: E402
+from sparsegen.model.generator import Generator  # noqa: E402
+from sparsegen.model.recipe import Fit, load  # noqa: E402
+from sparsegen.model.tokenizer import CPP, CUDA  # noqa: E402
+from sparsegen.train import fit as fits  # noqa: E402
+from sparsegen.train.fit import cross_entropy, fit, rate  # noqa: E402
+from sparsegen.train.run import Run  # noqa: E402
+
+SETTINGS = Fit(steps=14, batch=3, learning_rate=3e-3, warmup=2, weight_decay=0.01, clip_norm=1.0)
+TEXTS = {"cpu": [CPP, 17, 300, 23, 5], "cuda": [CUDA, 9, 9, 400]}
+
+
+def generator() -> Generator:
+    torch.manual_seed(7013)
+    return Generator(dataclasses.replace(load("tiny"), dropout=0.1))
+
+
+def draw(rng: np.random.Generator):
+    picks = [str(each) for each in rng.choice(["cpu", "cuda"], SETTINGS.batch)]
+    return [encoder.pretraining(each, ["kind:map"]) for each in picks], [TEXTS[each] for each in picks]
+
+
+def weights(made: Generator) -> dict[str, np.ndarray]:
+    return made.weights()
+
+
+def test_the_loss_falls_to_what_the_text_leaves_open(tmp_path):
+    made = generator()
+    before = float(cross_entropy(made.eval(), *draw(np.random.default_rng(7013))).detach())
+    run = Run(tmp_path, {"name": "a"})
+    assert fit(made, run, draw, dataclasses.replace(SETTINGS, steps=120), 7013)
+    after = float(cross_entropy(made, *draw(np.random.default_rng(7013))).detach())
+    assert before > 5 and after < 0.5
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged[-1]["step"] == 120 and logged[-1]["loss"] < logged[0]["loss"]
+
+
+def test_padding_and_the_other_texts_of_a_batch_do_not_change_the_loss():
+    made = generator().eval()
+    structures, texts = [encoder.pretraining(each, []) for each in TEXTS], list(TEXTS.values())
+    together = float(cross_entropy(made, structures, texts).detach())
+    alone = [float(cross_entropy(made, [each], [text]).detach()) for each, text in zip(structures, texts, strict=True)]
+    lengths = [len(text) for text in texts]  # predicted tokens: all but the first, and END
+    assert together == pytest.approx(np.average(alone, weights=lengths), rel=1e-4)
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch):
+    whole = generator()
+    assert fit(whole, Run(tmp_path / "whole", {}), draw, SETTINGS, 7013)
+    stopped, run = generator(), Run(tmp_path / "parts", {})
+    seen = []
+
+    def draw_and_stop(rng):
+        seen.append(None)
+        if len(seen) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return draw(rng)
+
+    assert not fit(stopped, run, draw_and_stop, SETTINGS, 7013)
+    again = Run(tmp_path / "parts", {})
+    assert again.step == 6
+    resumed = generator()
+    assert fit(resumed, again, draw, SETTINGS, 7013)
+    for name, array in weights(whole).items():
+        assert np.array_equal(array, weights(resumed)[name]), name
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_what_was_logged_after_the_checkpoint_is_dropped_with_a_line_cut_short(tmp_path):
+    run = Run(tmp_path, {"name": "a"})
+    run.save(4)
+    for step in (2, 4, 6):
+        run.log(step=step)
+    with open(tmp_path / "log.jsonl", "a") as file:
+        file.write('{"step": 7')
+    Run(tmp_path, {"name": "a"})
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
+
+
+def test_another_configuration_is_not_mixed_into_a_run(tmp_path):
+    Run(tmp_path, {"seed": 7, "label": "any"}).save(3)
+    with pytest.raises(SparsegenValueError, match="label"):
+        Run(tmp_path, {"seed": 7, "label": "softmax"})
+
+
+def test_a_checkpoint_is_replaced_whole(tmp_path, monkeypatch):
+    run = Run(tmp_path, {})
+    run.save(3)
+
+    def full(state, path):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="space"):
+        run.save(9)
+    monkeypatch.undo()
+    assert Run(tmp_path, {}).step == 3
+
+
+def test_the_rate_rises_and_falls_to_a_tenth():
+    settings = dataclasses.replace(SETTINGS, steps=100, warmup=10)
+    rates = [rate(step, settings) for step in range(101)]
+    assert rates[9] == pytest.approx(settings.learning_rate) and rates[0] == pytest.approx(settings.learning_rate / 10)
+    assert rates[100] == pytest.approx(settings.learning_rate / 10)
+    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_the_watch_sees_the_model_without_dropout(tmp_path):
+    seen = []
+
+    def watch(made, step):
+        seen.append((step, made.training))
+        return {"known": 0.5}
+
+    assert fit(generator(), Run(tmp_path, {}), draw, SETTINGS, 7013, watch, 7)
+    assert seen == [(7, False), (14, False)] and fits.LOG_EVERY > 0
