@@ -352,8 +352,11 @@ def _remember(key: str, kernel: Kernel) -> None:
         "baseline": kernel.baseline,
         "threads": kernel._threads,
         "report": kernel.report().as_dict(),
-        "versions": {"prelude": prelude.VERSION, "model": (kernel.report()["model"] or {}).get("checkpoint")},
-    }
+        "versions": {
+            "sparsegen": getattr(sys.modules["sparsegen"], "__version__", ""), "prelude": prelude.VERSION,
+            "model": (kernel.report()["model"] or {}).get("checkpoint"),
+        },
+    }  # fmt: skip
     cache.put("choices", key, json.dumps(choice).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from support import BUDGET, problem_of, right, template
 
 import sparsegen
-from sparsegen import gallery, proposers, store, templates
+from sparsegen import gallery, paths, prelude, proposers, store, templates
 from sparsegen.model.tokenizer import written
 from sparsegen.proposers import Proposers
 
@@ -231,3 +232,28 @@ def test_a_checkpoint_is_read_once(monkeypatch, tmp_path):
     assert read == [(str(tmp_path), 1)]
     monkeypatch.setattr(checkpoint, "default", lambda grammar: "none yet")
     assert proposers.checkpoint_of("auto") == "none yet"
+
+
+def test_the_command_line(played, capsys, tmp_path):
+    from sparsegen.__main__ import main
+
+    path = str(paths.data("matrices") / "tiny" / "diffusion2d.mtx")
+    played(MINE)
+    command = ["compile", path, "--budget", "1.5", "--max-candidates", "1", "--no-cache", "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["distinct"] == 1
+    assert main([*command, "--model", "none"]) == 0
+    assert "not asked for" in json.loads(capsys.readouterr().out)["model"]["skipped"]
+    assert main([*command, "--model", str(tmp_path / "nowhere")]) == 1
+    assert "no folder" in capsys.readouterr().err
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "played-0a1b2c"
+
+
+def test_versions_are_kept_with_a_choice(played, monkeypatch):
+    played(MINE)
+    kept = []
+    monkeypatch.setattr(sparsegen.cache, "put", lambda kind, key, blob: kept.append(json.loads(blob)))
+    sparsegen.compile(A, budget=1.5, max_candidates=1, retune=True, **{**OPTIONS, "cache": True})
+    versions = {"sparsegen": sparsegen.__version__, "prelude": prelude.VERSION, "model": "played-0a1b2c"}
+    assert kept[-1]["versions"] == versions
