@@ -37,6 +37,11 @@ def cross_entropy(generator: Generator, structures, texts: Sequence[Sequence[int
     )
 
 
+def bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 faster than float32: a GPU, or a processor with instructions for it."""
+    return device.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+
+
 def rate(step: int, settings: Fit) -> float:
     """Linear to settings.learning_rate over the warm-up, then half a cosine down to a tenth of it."""
     if step < settings.warmup:
@@ -67,7 +72,7 @@ def fit(
         generator.load_state_dict(run.state["generator"])
         optimizer.load_state_dict(run.state["optimizer"])
     generator.train()
-    steps = settings.steps
+    steps, half = settings.steps, bfloat16(device)
     losses: list[float] = []
     progress = tqdm(total=steps, initial=run.step, file=sys.stderr, disable=not sys.stderr.isatty())
     for step in range(run.step, steps):
@@ -75,7 +80,7 @@ def fit(
         structures, texts = draw(np.random.default_rng([seed, step]))
         for group in optimizer.param_groups:
             group["lr"] = rate(step, settings)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
             loss = cross_entropy(generator, structures, texts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +100,7 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
         seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"], embedding) for each in chosen]
         return seen, [encoded[each] for each in chosen]
 
-    generator = Generator(config.recipe)
+    generator = Generator(replace(config.recipe, dropout=0.0))  # there is always more text
     finished = fit(generator, run, draw, settings, config.seed)
     return (generator, learned) if finished else None
 

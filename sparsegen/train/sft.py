@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -109,13 +109,20 @@ def train(config: SftConfig) -> Generator | None:
     learned = Tokenizer.load(config.tokenizer)
     found = problems(config)
     rng = np.random.default_rng([config.seed, 2])
-    training = [each for each in found if not each.validation]
+    texts = {(each.language, kernel.text) for each in found for kernel in each.kernels}
+    encoded = {each: _ids(learned, *each) for each in texts}
+
+    def fits(example: Example) -> Example:
+        short = [k for k in example.kernels if len(encoded[example.language, k.text][0]) <= recipe.longest]
+        return replace(example, kernels=tuple(short))
+
+    training = [fits(each) for each in found if not each.validation]
+    training = [each for each in training if each.kernels]
     if config.fraction < 1:
         families = sorted({each.task.matrix for each in training})
         chosen = set(rng.permutation(families)[: max(1, round(config.fraction * len(families)))].tolist())
         training = [each for each in training if each.task.matrix in chosen]
     groups = {name: [each for each in training if each.language == name] for name in START}
-    encoded: dict[str, tuple[list[int], list[int]]] = {}
     label = LABELS[config.label]
 
     def draw(rng: np.random.Generator):
@@ -130,10 +137,8 @@ def train(config: SftConfig) -> Generator | None:
                 within = [each for each in kernels if each.techniques <= permitted]
                 kernels, permitted = (within, permitted) if within else (kernels, None)
             chosen = label(example, kernels, rng)
-            if chosen.text not in encoded:
-                encoded[chosen.text] = _ids(learned, language, chosen.text)
             structures.append(shown(example, rng, permitted))
-            texts.append(encoded[chosen.text][int(not whole)])
+            texts.append(encoded[language, chosen.text][int(not whole)])
         return structures, texts
 
     generator = Generator(recipe)
