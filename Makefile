@@ -17,7 +17,7 @@ lint: .venv-test/ready
 	.venv-test/bin/mypy
 
 .venv-demo/ready: extras = mkl
-.venv-test/ready: extras = mkl,numba,torch,cuda,test
+.venv-test/ready: extras = mkl,numba,torch,train,cuda,test
 .venv-demo/ready .venv-test/ready: pyproject.toml constraints.txt sparsegen/_native.c
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(extras)]'

@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--budget", type=_number, default=2.0, help="seconds for the search (%(default)s)")
     made.add_argument("--expected-calls", type=_number, help="spend no more than so many calls win back")
     made.add_argument("--max-candidates", type=_integer(0))
+    made.add_argument("--model", default="auto", help="auto, none (templates alone), or the folder of a checkpoint")
     made.add_argument("--deterministic", action="store_true", help="bitwise equal results of equal calls")
     made.add_argument("--seed", type=_integer(0), default=20260, help="of the order of timing (%(default)s)")
     made.add_argument("--retune", action="store_true", help="search again though a choice is cached")
@@ -171,7 +172,8 @@ def _compile(options: argparse.Namespace) -> int:
         options.matrix, options.op, k=options.k, dtype=options.dtype, target=options.target, arch=options.arch,
         budget=options.budget, expected_calls=options.expected_calls, max_candidates=options.max_candidates,
         threads=options.threads, facts=None if options.facts == "none" else "detect",
-        deterministic=options.deterministic, cache=not options.no_cache, retune=options.retune, seed=options.seed,
+        deterministic=options.deterministic, cache=not options.no_cache, retune=options.retune, model=options.model,
+        seed=options.seed,
     )  # fmt: skip
     if options.save:
         kernel.save(options.save)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-from sparsegen import bandwidth, baselines, cache, engine
+from sparsegen import bandwidth, baselines, cache, engine, proposers
 from sparsegen.problem import Pattern, Problem
 from sparsegen.targets import cpu
 
@@ -41,6 +41,8 @@ def examine() -> dict[str, object]:
     problem = Problem("spmv", Pattern.of(sp.csr_array(np.eye(3))))
     for name in baselines.names():
         found[f"baseline {name}"] = baselines.get(name).available(problem) or _version(name)
+    model = proposers.checkpoint_of("auto")
+    found["model"] = f"templates alone: {model}" if isinstance(model, str) else model.path.name
     info = cache.info()
     used = sum(info[kind]["bytes"] for kind in cache.KINDS)
     state = "" if info["writable"] else "; it cannot be written, so nothing is kept: set SPARSEGEN_CACHE_DIR"

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, cache, candidate, fence, inputs, ops, targets, templates
+from sparsegen import baselines, cache, candidate, fence, inputs, ops, prelude, proposers, targets
 from sparsegen import report as reports
 from sparsegen.artifact import Artifact
 from sparsegen.binding import CertificateError
@@ -58,6 +58,7 @@ def compile(
     deterministic: bool = False,
     cache: bool = True,
     retune: bool = False,
+    model: str | os.PathLike | None = "auto",
     seed: int = 20260,
 ) -> Kernel | Artifact:
     """Search for the fastest verified kernel of A's product.
@@ -70,7 +71,8 @@ def compile(
     so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds for the
     baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
     deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
-    machine; retune searches again. seed: of the order in which arms are timed.
+    machine; retune searches again. model: "auto" tries what the shipped model writes before the templates, None
+    templates alone, a folder that checkpoint. seed: of the order in which arms are timed, and of what the model writes.
 
     Raises SparsegenValueError and SparsegenTypeError, which say what was expected.
     """
@@ -78,7 +80,7 @@ def compile(
     options = dict(
         op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
         max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache,
-        seed=seed,
+        model=_model(model), seed=seed,
     )  # fmt: skip
     _validate(options)
     target = _target(target, arch)
@@ -98,14 +100,20 @@ def compile(
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
     modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
-    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device])
+    asked = [] if options["model"] == "auto" else [options["model"]]  # a choice made without a model is no other's
+    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, *asked])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
         return kernel
     if expected_calls is not None:
         budget = min(budget, _affordable(own, problem, expected_calls))
+    if options["model"] not in ("auto", "none"):
+        proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
-    outcome = search(problem, own, templates.propose(problem), left, max_candidates, seed, modules)
-    kernel = _kernel(outcome, matrix, problem, options, started)
+    proposed = proposers.Proposers(problem, options["model"], left, seed)
+    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules)
+    outcome.notes += proposed.ended().notes
+    written = {"model_ms": proposed.ms, "model": proposed.report}
+    kernel = _kernel(outcome, matrix, problem, options, started, written)
     if cache and (kernel.candidate is not None or outcome.rounds):
         _remember(key, kernel)
     return kernel
@@ -146,6 +154,19 @@ def matmul(A, X, **options) -> np.ndarray:
         while len(_kernels) > MATMUL_KERNELS:
             _kernels.popitem(last=False)
     return kernel @ X
+
+
+def _model(model: object) -> str:
+    """The option as kept: "auto", "none", or the path of a folder."""
+    if model is None or (isinstance(model, str) and model in ("auto", "none")):
+        return model or "none"
+    expected = "expected 'auto', None, or the folder of a checkpoint"
+    if not isinstance(model, (str, os.PathLike)):
+        raise SparsegenTypeError(f"model = {model!r}; {expected}")
+    path = os.fsdecode(model)
+    if not os.path.isdir(path):
+        raise SparsegenValueError(f"model = {path!r}, which is no folder; {expected}")
+    return os.path.abspath(path)
 
 
 def _validate(options: dict) -> None:
@@ -289,7 +310,9 @@ def _affordable(A: sp.csr_array, problem: Problem, expected_calls: float) -> flo
     return expected_calls * guess * MOST_GAIN
 
 
-def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: dict, started: float) -> Kernel:
+def _kernel(
+    outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: dict, started: float, written: dict
+) -> Kernel:
     chosen = outcome.winner.candidate if outcome.winner else None
     threads = outcome.winner.threads if outcome.winner else 1
     searched = time.monotonic()
@@ -307,6 +330,7 @@ def _kernel(outcome: Outcome, matrix: sp.csr_array, problem: Problem, options: d
         "startup_ms": outcome.startup_ms,
         "search_ms": (searched - started) * 1e3,
         "total_ms": (done - started) * 1e3,
+        **written,
     }
     kernel._report = kernel._report.completed(costs)
     return kernel
@@ -328,7 +352,11 @@ def _remember(key: str, kernel: Kernel) -> None:
         "baseline": kernel.baseline,
         "threads": kernel._threads,
         "report": kernel.report().as_dict(),
-    }
+        "versions": {
+            "sparsegen": getattr(sys.modules["sparsegen"], "__version__", ""), "prelude": prelude.VERSION,
+            "model": (kernel.report()["model"] or {}).get("checkpoint"),
+        },
+    }  # fmt: skip
     cache.put("choices", key, json.dumps(choice).encode())
 
 
@@ -349,7 +377,7 @@ def _cached(key: str, matrix: sp.csr_array, problem: Problem, options: dict, sta
         logger.warning("the cached choice cannot be used (%s); searching again", error)
         return None
     total = (time.monotonic() - started) * 1e3
-    costs = {"total_ms": total, "pack_ms": kernel.pack_ms, "search_ms": 0.0, "startup_ms": 0.0}
+    costs = {"total_ms": total, "pack_ms": kernel.pack_ms, "search_ms": 0.0, "startup_ms": 0.0, "model_ms": 0.0}
     kernel._report = kernel._report.completed({**costs, "cached": True})
     return kernel
 

@@ -20,6 +20,7 @@ def of(kernel) -> str:
         said.append(_storage(kernel))
         said.append(_race(report))
     said.append(_limit(report))
+    said.append(_model(report))
     said += [f"Note: {note}." for note in report.get("notes", [])]
     return "\n".join(part for part in said if part)
 
@@ -63,7 +64,11 @@ def _storage(kernel) -> str:
     index = problem.index_dtype.itemsize
     csr = pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
     encoding = {"full": "", "f32": ", values in single precision", "constant": ", one value for all entries"}
-    words = f"The kernel is {candidate.label}: {candidate.about}. It stores A as {candidate.format}"
+    about = f": {candidate.about}" if candidate.about else ""
+    if candidate.origin == "model":
+        by = (report.get("model") or {}).get("checkpoint")
+        about = f", written for this matrix by the learned model{f' {by}' if by else ''}"
+    words = f"The kernel is {candidate.label}{about}. It stores A as {candidate.format}"
     words += encoding[candidate.encoding]
     if report.get("bytes_moved"):
         packed = report["bytes_moved"] - ops.get(problem.op).operand_bytes(problem)
@@ -87,6 +92,18 @@ def _race(report) -> str:
     if report.get("break_even_calls"):
         words += f"; the search is won back after {report['break_even_calls']} calls"
     return words + "."
+
+
+def _model(report) -> str:
+    model = report.get("model") or {}
+    if "skipped" in model:
+        return f"The learned model was left out: {model['skipped']}."
+    if not model:
+        return ""
+    return (
+        f"The learned model {model['checkpoint']} wrote {model['samples']} texts, {model['distinct']} of them distinct "
+        f"kernels for this matrix; that took {report['model_ms']:.3g} ms."
+    )
 
 
 def _limit(report) -> str:

@@ -22,8 +22,9 @@ class Report(Mapping):
     """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit.
 
     Numbers are finite: what is not known, or is no number, is None. baselines: name -> times, or why it was not used;
-    candidates: what came of each that was tried; notes: sentences on what else there is to know, such as why a baseline
-    serves.
+    candidates: what came of each that was tried, and its origin; model: what the learned generator wrote, or why it was
+    left out, and model_ms how long it took of search_ms, beside other work where a core was free; notes: sentences on
+    what else there is to know, such as why a baseline serves.
     """
 
     def __init__(self, entries: Mapping):
@@ -168,8 +169,10 @@ def made(outcome: Outcome, problem: Problem) -> dict:
             for name, entry in outcome.baselines.items()
         },
         "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
-        "pack_ms": None, "startup_ms": None, "search_ms": None, "total_ms": None, "break_even_calls": None,
+        "pack_ms": None, "startup_ms": None, "model_ms": None, "search_ms": None, "total_ms": None,
+        "break_even_calls": None,
         "cached": False,
+        "model": None,
         "candidates": [tried.as_dict() for tried in outcome.tried],
         "notes": list(outcome.notes),
     }  # fmt: skip

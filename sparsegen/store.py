@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def dumps(thing) -> bytes:
         "threads": getattr(thing, "_threads", 1),
         "arch": getattr(thing, "arch", None),
         "report": thing.report().as_dict(),
-        "options": {name: _plain(value) for name, value in getattr(thing, "options", {}).items()},
+        "options": {name: _plain(value) for name, value in _portable(getattr(thing, "options", {})).items()},
         "problem": {
             "op": problem.op, "facts": asdict(problem.facts), "dtype": problem.dtype.str, "k": problem.k,
             "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
@@ -149,6 +150,12 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
         kernel._report = kernel._report.unmeasured(None, baseline)
     kernel._report = kernel._report.noted(notes)
     return kernel
+
+
+def _portable(options: Mapping) -> dict:
+    """Without the folder of a checkpoint, which says nothing on another machine."""
+    elsewhere = {} if options.get("model") in (None, "auto", "none") else {"model": "auto"}
+    return {**options, **elsewhere}
 
 
 def _plain(value):

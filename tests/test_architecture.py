@@ -14,18 +14,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena model
-    formats ops canonical cache operands nvrtc mkl_library model.entries
+    formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers gallery values checks fence explain model.statistics model.windows
     matrices candidate model.encoder
-    inputs composite
-    prelude templates
+    inputs composite model.tokenizer model.decoder
+    prelude templates model.generator
     metrics
-    screen
-    targets baselines
-    bandwidth worker evaluate binding record
-    search
-    report
-    kernel artifact
+    screen model.checkpoint
+    targets baselines model.vocabulary
+    bandwidth worker evaluate binding record model.header model.body
+    search model.grammar
+    report model.sample
+    kernel artifact proposers
     store engine
     __init__
     judge doctor train
@@ -48,13 +48,15 @@ ONLY_IN = {
     "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
     "pynvml": {"targets.cuda"},
+    "safetensors": {"model.checkpoint"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
-    "torch": {"baselines.torch", "model.generator", "train.policy", "train.rl"},
-    "tqdm": {"__main__", "train.corpus", "train.rl"},
+    "torch": {"baselines.torch", "model.generator", "train.policy", "train.rl", "train.fit", "train.run", "train.sft"},
+    "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
+    "tokenizers", "safetensors",
 }  # fmt: skip
 MOST_LINES = 400
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import signal
 
@@ -16,13 +17,13 @@ from sparsegen.errors import SparsegenValueError  # noqa: E402
 from sparsegen.model import encoder  # noqa: E402
 from sparsegen.model.generator import Generator  # noqa: E402
 from sparsegen.model.recipe import Fit, load  # noqa: E402
-from sparsegen.model.tokenizer import CPP, CUDA  # noqa: E402
+from sparsegen.model.tokenizer import CPP, CUDA, END  # noqa: E402
 from sparsegen.train import fit as fits  # noqa: E402
 from sparsegen.train.fit import cross_entropy, fit, rate  # noqa: E402
 from sparsegen.train.run import Run  # noqa: E402
 
 SETTINGS = Fit(steps=14, batch=3, learning_rate=3e-3, warmup=2, weight_decay=0.01, clip_norm=1.0)
-TEXTS = {"cpu": [CPP, 17, 300, 23, 5], "cuda": [CUDA, 9, 9, 400]}
+TEXTS = {"cpu": [CPP, 17, 300, 23, 5, END], "cuda": [CUDA, 9, 9, 400, END]}
 
 
 def generator() -> Generator:
@@ -55,7 +56,7 @@ def test_padding_and_the_other_texts_of_a_batch_do_not_change_the_loss():
     structures, texts = [encoder.pretraining(each, []) for each in TEXTS], list(TEXTS.values())
     together = float(cross_entropy(made, structures, texts).detach())
     alone = [float(cross_entropy(made, [each], [text]).detach()) for each, text in zip(structures, texts, strict=True)]
-    lengths = [len(text) for text in texts]  # predicted tokens: all but the first, and END
+    lengths = [len(text) - 1 for text in texts]  # tokens that are predicted
     assert together == pytest.approx(np.average(alone, weights=lengths), rel=1e-4)
 
 
@@ -119,7 +120,7 @@ def test_the_rate_rises_and_falls_to_a_tenth():
     rates = [rate(step, settings) for step in range(101)]
     assert rates[9] == pytest.approx(settings.learning_rate) and rates[0] == pytest.approx(settings.learning_rate / 10)
     assert rates[100] == pytest.approx(settings.learning_rate / 10)
-    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[10:]))
 
 
 def test_the_watch_sees_the_model_without_dropout(tmp_path):

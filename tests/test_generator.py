@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparsegen import gallery
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model import decoder, encoder, recipe, statistics
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.tokenizer import CPP, CUDA
+from sparsegen.problem import Pattern, Problem
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -131,6 +133,23 @@ def test_recipes_agree(name):
     state = numpy_model.start(numpy_model.remember(given), np.arange(2))
     found = np.stack([numpy_model.step(state, tokens[:, t]) for t in range(60)], 1)
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("embedding", encoder.EMBEDDINGS)
+def test_what_the_encoder_makes_is_taken(embedding):
+    """Problems of any size beside texts that are for no matrix at all."""
+    read = replace(ODD, embedding=embedding)
+    network = shaken(read, 7039)
+    matrices = [gallery.stencil2d(13, 11), gallery.uniform(70, 35, 210), gallery.uniform(3, 5, 0)]
+    problems = [Problem("spmv", Pattern.of(matrix)) for matrix in matrices]
+    structures = [encoder.encode(each, embedding, read.tokens) for each in problems]
+    given = encoder.batch([*structures, encoder.pretraining("cpp", [], embedding)])
+    tokens = np.random.default_rng(19).integers(0, read.vocabulary, (4, 12))
+    expected = taught(network, given, [0, 1, 2, 3], tokens)
+    numpy_model = Decoder(read, network.weights())
+    state = numpy_model.start(numpy_model.remember(given), np.arange(4))
+    found = np.stack([numpy_model.step(state, tokens[:, t]) for t in range(12)], 1)
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_every_input_matters(model):
@@ -255,6 +274,7 @@ def test_misuse_is_one_clear_error(model):
 
 
 def test_the_decoder_needs_neither_torch_nor_transformers():
-    code = "import sys, sparsegen.model.decoder; print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    heavy = {"torch", "transformers", "tokenizers"}
+    code = f"import sys, sparsegen.model.decoder; print(sorted({heavy} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout.strip() == "[]"

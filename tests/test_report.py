@@ -20,7 +20,7 @@ FIELDS = {
     "kernel", "format", "schedule", "parameters", "origin", "verified", "op", "shape", "nnz", "dtype", "k", "facts",
     "threads", "device", "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "speedup_is_over",
     "resolution", "baselines", "compile_ms", "pack_ms", "search_ms", "total_ms", "break_even_calls", "cached",
-    "candidates", "notes",
+    "candidates", "notes", "model", "model_ms",
 }  # fmt: skip
 LIMITS = {"gflop_per_s", "bytes_moved", "limit_us", "fraction_of_limit", "limit_is"}
 

@@ -48,7 +48,7 @@ def test_row_lengths_by_hand():
     assert found["longest"] == pytest.approx(np.log2(14 / 4) / 4)
     assert found["sell_all"] == pytest.approx(np.log2(8 * (14 + 1) / 40))  # 14 10 7 4 1 1 1 1 | 1 0
     assert found["sell_8_1"] == 2  # 8 (14 + 7) slots, over four times 40: as far as it goes
-    assert found["lanes_4"] == pytest.approx(np.log2(4 * (1 + 1 + 1 + 4 + 3 + 1 + 1 + 1 + 2) / 40))
+    assert found["lanes_4"] == pytest.approx(np.log2(4 * (1 + 1 + 1 + 4 + 3 + 1 + 1 + 1 + 2) / 40) / 2**0.5)
     assert found["lengths"] == pytest.approx(np.log2(6) / 5)
     variance = np.var([0, 1, 1, 4, 14, 10, 1, 1, 1, 7])
     assert found["variation"] == pytest.approx(np.log2(1 + np.sqrt(variance) / 4) / 2)
@@ -83,7 +83,7 @@ def test_structure_is_seen():
     assert stencil["diagonals"] == pytest.approx((np.log2(5) - 6) / 4) and stencil["on_5"] == 1
     assert stencil["mirrored"] == stencil["mirrored_strictly"] == stencil["diagonals_64"] == stencil["square"] == 1
     pattern = Pattern.of(gallery.stencil2d(23, 19))
-    assert stencil["dia"] == pytest.approx(np.log2(5 * pattern.m / pattern.nnz) / 2)
+    assert stencil["dia"] == pytest.approx(np.log2(5 * pattern.m / pattern.nnz))
     band = told(gallery.banded(2011, 2011, (-3, 0, 5)))
     assert band["after"] == 0 and band["below"] == 0 and band["below_right"] > 0.99 and band["mirrored_strictly"] == 0
     assert band["band_p100"] == pytest.approx((np.log2(6) - 8) / 6)
@@ -180,6 +180,16 @@ def test_blocks_are_whole_in_samples(monkeypatch):
     for A in (gallery.block(997, 1013, 6, 4, 5), gallery.block(401, 397, 6, 4, 97)):  # few and many entries in 24 rows
         found = told(A)
         assert found["fill_6x4"] == found["fill_3x2"] == found["fill_1x4"] == 1 and found["fill_8x8"] < 0.7
+
+
+def test_looks_of_heavy_rows_do_not_count_more(monkeypatch):
+    """Half of the entries alone in their rows, half in full runs of 48: 9 blocks of 1 x 8 for 16 entries."""
+    samples_are_small(monkeypatch)
+    alone, runs = np.arange(12_000) * 7 % 1200, np.tile(np.arange(48), 250)
+    indptr = np.concatenate((np.arange(12_000), 12_000 + 48 * np.arange(251)))
+    A = sp.csr_array((np.ones(24_000), np.concatenate((alone, runs)), indptr), shape=(12_250, 1200))
+    found = told(A)
+    assert 2 / (8 * (found["fill_1x8"] + 1)) == pytest.approx(9 / 16, abs=0.04)
 
 
 def test_no_pass_over_the_entries():

@@ -44,7 +44,7 @@ def test_what_is_written_is_the_same_kernel(file):
 
 def test_comments_and_splices_are_no_text():
     source = (
-        "// first\nextern \"C\" void spmv(SIZES,\\\n CSR_ARRAYS) {\n\n    /* a\n    b */\n"
+        '// first\nextern "C" void spmv(SIZES,\\\n CSR_ARRAYS) {\n\n    /* a\n    b */\n'
         "\tif (m) /* c */ y[0] = 1; // d \\\n still d\n#if A\n        f();\n#endif\n}\n"
     )
     head = '/* sparsegen\nop = "spmv"\nformat = "csr"\n[[launch]]\nentry = "spmv"\nitems = "m"\n*/\n'
@@ -94,7 +94,7 @@ def test_nothing_of_a_template_is_lost(tokenizer):
         assert b"".join(map(tokenizer.piece, ids)).decode() == text
 
 
-@given(text=st.text(st.characters(codec="utf-8")) | st.text("ab_1 \n\t{};=<+*/\"x\r\x00é€🙂"))
+@given(text=st.text(st.characters(codec="utf-8")) | st.text('ab_1 \n\t{};=<+*/"x\r\x00é€🙂'))
 def test_nothing_of_any_text_is_lost(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 

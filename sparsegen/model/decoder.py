@@ -167,13 +167,14 @@ class Decoder:
             return state
         if not len(kept):
             raise SparsegenValueError("keep of no samples; stop stepping instead")
-        caches = []
-        for old in (state.keys, state.values):
-            new = np.empty((len(old), len(kept), *old.shape[2:]), np.float32)
-            new[:, :, :, : state.position] = old[:, kept, :, : state.position]
-            caches.append(new)
+        keys, values = (
+            np.empty((len(old), len(kept), *old.shape[2:]), np.float32) for old in (state.keys, state.values)
+        )
+        t = state.position
+        keys[:, :, :, :t] = state.keys[:, kept, :, :t]
+        values[:, :, :, :t] = state.values[:, kept, :, :t]
         grouped = _grouped(state.whole, state.rows[kept])
-        return State(*grouped, *caches, state.whole, np.arange(len(kept)), state.position)
+        return State(*grouped, keys, values, state.whole, np.arange(len(kept)), t)
 
 
 def shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
@@ -220,7 +221,7 @@ def check(weights: Mapping[str, np.ndarray], recipe: Recipe) -> None:
 
 
 def buckets(offsets: np.ndarray, *, both: bool) -> np.ndarray:
-    """T5's bucket of each key position minus query position: small ones exact, then logarithmic."""
+    """T5's bucket of each key position minus query position: exact, then logarithmic; both: keys ahead too."""
     count = BUCKETS // 2 if both else BUCKETS
     distance = np.abs(offsets) if both else np.maximum(-offsets, 0)
     exact = count // 2

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import T5Config, T5Model
 
-from sparsegen.model import decoder
-from sparsegen.model.encoder import Batch
+from sparsegen.model import decoder, encoder, statistics
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.tokenizer import END, PAD
 
@@ -26,7 +25,6 @@ class Generator(nn.Module):
     def __init__(self, recipe: Recipe):
         super().__init__()
         self.recipe = recipe
-        shapes = decoder.shapes(recipe)
         self.t5 = T5Model(
             T5Config(
                 vocab_size=recipe.vocabulary,
@@ -40,18 +38,20 @@ class Generator(nn.Module):
                 feed_forward_proj="gated-gelu",
                 pad_token_id=PAD,
                 eos_token_id=END,
-                decoder_start_token_id=PAD,
             )
         )
-        self.conditions = nn.Embedding(*shapes["conditions.weight"], padding_idx=0)
+        self.t5.set_attn_implementation("eager")  # at these lengths, on a CPU, faster than torch's fused attention
+        self.conditions = nn.Embedding(len(encoder.CONDITIONS), recipe.d_model, padding_idx=0)
         # every statistic has a meaning of its own, so a map of its own
-        self.statistics = nn.Parameter(torch.empty(shapes["statistics"]))  # (S, STATISTIC, d_model)
-        self.statistics_vectors = nn.Parameter(torch.randn(shapes["statistics_vectors"]))  # (S, d_model)
-        self.coordinates = nn.Linear(*reversed(shapes["coordinates.weight"]))  # its bias: the vector of the kind
+        S = len(statistics.NAMES)
+        self.statistics = nn.Parameter(torch.empty(S, statistics.STATISTIC, recipe.d_model))
+        self.statistics_vectors = nn.Parameter(torch.randn(S, recipe.d_model))
+        width = encoder.width(recipe.embedding)
+        self.coordinates = nn.Linear(width, recipe.d_model)  # its bias: the vector of their kind
         self.head = nn.Linear(recipe.d_model, recipe.vocabulary, bias=False)
         self.value = nn.Linear(recipe.d_model, 1)
-        nn.init.normal_(self.statistics, std=shapes["statistics"][1] ** -0.5)
-        nn.init.normal_(self.coordinates.weight, std=shapes["coordinates.weight"][1] ** -0.5)
+        nn.init.normal_(self.statistics, std=statistics.STATISTIC**-0.5)
+        nn.init.normal_(self.coordinates.weight, std=width**-0.5)
         nn.init.normal_(self.coordinates.bias)
         # T5 gives the head the embedding's unit variance, made for a scale that versions since 1.1 have not
         nn.init.normal_(self.head.weight, std=0.1 * recipe.d_model**-0.5)
@@ -77,9 +77,11 @@ class Generator(nn.Module):
 
     def encode(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Hidden states (B, C + S + T, d_model) of a batch as `tensors` gives it."""
-        statistics = torch.einsum("bsi,sid->bsd", batch["statistics"], self.statistics) + self.statistics_vectors
-        vectors = [self.conditions(batch["conditions"]), statistics, self.coordinates(batch["coordinates"])]
-        # Of the mixed dtypes that autocast makes, the widest
+        vectors = [
+            self.conditions(batch["conditions"]),
+            torch.einsum("bsi,sid->bsd", batch["statistics"], self.statistics) + self.statistics_vectors,
+            self.coordinates(batch["coordinates"]),
+        ]
         return self.t5.encoder(inputs_embeds=torch.cat(vectors, 1), attention_mask=batch["mask"]).last_hidden_state
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -97,7 +99,7 @@ class Generator(nn.Module):
         self.load_state_dict(state | {name: state["t5.shared.weight"] for name in TIED})
 
 
-def tensors(batch: Batch) -> dict[str, Tensor]:
+def tensors(batch: encoder.Batch) -> dict[str, Tensor]:
     """A batch of the encoder as the generator takes it."""
     arrays = {name: getattr(batch, name) for name in ("conditions", "statistics", "coordinates", "mask")}
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

@@ -12,7 +12,7 @@ screen themselves. Nothing is refused that `tokenizer.written` makes of a feasib
 
 from __future__ import annotations
 
-from sparsegen import candidate, targets, templates
+from sparsegen import candidate, targets
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model.body import Body
@@ -57,7 +57,7 @@ class Grammar:
             return str(error)
         if found.op != self.problem.op or found.tune:
             return "a kernel for another operation, or one that stands for many"
-        refusal = templates.refusal(found, self.problem) or targets.get(self.problem.target).screen(found)
+        refusal = self.rules.refusal(found) or targets.get(self.problem.target).screen(found)
         return refusal or found
 
 

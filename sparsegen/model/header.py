@@ -44,6 +44,7 @@ class Rules:
     language: str
     closed: dict[str, Vocabulary | None] = field(default_factory=dict)
     _refused: dict[tuple, bool] = field(default_factory=dict)
+    _refusals: dict[str, str | None] = field(default_factory=dict)
     _choices: dict[str, list[dict[str, int]]] = field(default_factory=dict)
 
     def encodings(self) -> list[str]:
@@ -81,9 +82,19 @@ class Rules:
                         for name, seen in found.items():
                             seen |= {int(value) for value in each.tune.get(name, ())}
                             seen |= {int(table[name]) for table in (each.params, part.params) if name in table}
-            rows = itertools.product(*(sorted(seen, key=lambda value: (value == 0, value)) for seen in found.values()))
-            self._choices[format] = [dict(zip(found, row, strict=True)) for row in rows]
+            rows = [dict(zip(found, row, strict=True)) for row in itertools.product(*map(sorted, found.values()))]
+            defaults = formats.get(format).PARAMS.items()  # what most matrices fit comes first
+            self._choices[format] = sorted(rows, key=lambda row: len(row.items() - defaults))
         return self._choices[format]
+
+    def refusal(self, found: Candidate) -> str | None:
+        """`templates.refusal`, asked once for all sources under the same parts and parameters."""
+        if self.problem.deterministic:  # then it depends on the source
+            return templates.refusal(found, self.problem)
+        key = repr(([(part.select, part.format, found.format_params(part)) for part in found.parts], found.encoding))
+        if key not in self._refusals:
+            self._refusals[key] = templates.refusal(found, self.problem)
+        return self._refusals[key]
 
     def close(self, lines: tuple[str, ...]) -> Vocabulary | None:
         """The words for the source under these lines; None when they are no header for the problem."""
@@ -100,7 +111,7 @@ class Rules:
         except (SparsegenValueError, Refused):
             return None
         named = any(entry in vocabulary.words for entry in vocabulary.heads)
-        return None if named or templates.refusal(found, self.problem) else vocabulary
+        return None if named or self.refusal(found) else vocabulary
 
 
 class Header:

@@ -2,8 +2,8 @@
 
 One declared decoding for compiling, training and evaluation: a token is drawn at `temperature` from the `top_k` most
 likely ones; under a grammar, one that it refuses is struck out and another drawn from the rest. That is sampling from
-the masked and renormalised distribution, without asking the grammar about tokens nobody draws. Every sample has a random
-generator of its own, from the seed and its place, so that it does not depend on what is sampled beside it.
+the masked and renormalised distribution, without asking the grammar about tokens nobody draws. Every sample has a
+random generator of its own, from the seed and its place, so that it does not depend on what is sampled beside it.
 """
 
 from __future__ import annotations

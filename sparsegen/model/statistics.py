@@ -33,7 +33,7 @@ BLOCKS = (
     *((1, S) for S in (2, 3, 4, 8)), *((R, 1) for R in (2, 3, 4, 6, 8)),
     *((R, S) for R in (2, 3, 4, 6) for S in (2, 3, 4)), (6, 6), (8, 4), (8, 8),
 )  # fmt: skip
-DIVISORS = (2, 3, 4, 6)
+DIVISORS = (2, 3, 4, 8)
 CELLS = 8  # of the density map, along each side
 
 CHUNK = 1 << 16
@@ -170,7 +170,7 @@ def _lengths(pattern: Pattern) -> dict[str, float]:
         "sell_all": _ratio(max(8 * int((heads * down).sum()), 1) / nnz),
     }
     for lanes in (2, 4, 8, 32):
-        values[f"lanes_{lanes}"] = _ratio(max(int((counts * -(-lengths // lanes)).sum()) * lanes, 1) / nnz)
+        values[f"lanes_{lanes}"] = _ratio(max(int((counts * -(-lengths // lanes)).sum()) * lanes, 1) / nnz, lanes**0.25)
     return values
 
 
@@ -210,7 +210,7 @@ def _spans(pattern: Pattern, starts: np.ndarray, lengths: np.ndarray) -> dict[st
     slices = high.reshape(-1, 8).max(axis=1) - low.reshape(-1, 8).min(axis=1) + 1
     slices = slices[slices > 0]
     values = {f"span_p{q}": (np.log2(np.percentile(spans, q)) - 16) / 8 for q in (50, 95, 100)}
-    values |= {f"slice_p{q}": (np.log2(np.percentile(slices, q)) - 16) / 4 for q in (50, 95, 100)}
+    values |= {f"slice_p{q}": (np.log2(np.percentile(slices, q)) - 16) / 8 for q in (50, 95, 100)}
     return {**values, "slice_short": float((slices <= 1 << 16).mean())}
 
 
@@ -316,7 +316,7 @@ def _offsets(pattern: Pattern, looks: np.ndarray, rows: np.ndarray, columns: np.
     return values | {
         "diagonals": (np.log2(count) - 6) / 4,
         "diagonals_64": float(count <= 64),
-        "dia": _ratio(count * pattern.m / pattern.nnz, 2),
+        "dia": _ratio(count * pattern.m / pattern.nnz),
         "main": float(weights[columns == rows].sum()),
         "farthest": _log(np.abs(offsets).max()),
     }

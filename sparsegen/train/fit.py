@@ -13,7 +13,7 @@ from tqdm import tqdm
 from sparsegen.model import encoder
 from sparsegen.model.generator import Generator, tensors
 from sparsegen.model.recipe import Fit
-from sparsegen.model.tokenizer import END, PAD
+from sparsegen.model.tokenizer import PAD
 from sparsegen.train.run import Run
 
 LOG_EVERY = 20
@@ -22,11 +22,12 @@ Draw = Callable[[np.random.Generator], tuple[Sequence[encoder.Structure], Sequen
 
 
 def cross_entropy(generator: Generator, structures, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Mean loss of each token of `texts` (language token first, END not yet appended) given those before it."""
-    longest = max(len(text) for text in texts) + 1
+    """Mean loss of each token of `texts` given those before it; the first is the language token, END is the last of
+    a text that is whole."""
+    longest = max(len(text) for text in texts)
     tokens = np.full((len(texts), longest), PAD, np.int64)
     for row, text in enumerate(texts):
-        tokens[row, : len(text) + 1] = [*text, END]
+        tokens[row, : len(text)] = text
     device = next(generator.parameters()).device
     whole = torch.from_numpy(tokens).to(device)
     batch = {name: each.to(device) for name, each in tensors(encoder.batch(structures)).items()}

@@ -181,17 +181,18 @@ class Pen:
     def formula(self, leaves: int, extra: int = 2, plain: bool = False) -> tuple:
         """A tree over leaves 0 ... leaves - 1, each used, and a few constants. plain: operators of vectors only."""
         nodes: list[tuple] = [("leaf", i) for i in range(leaves)]
+        single = ("leaf", "constant")
         for _ in range(int(self.rng.integers(extra + 1))):
             nodes.append(self.pick(("constant", self.constant()), ("leaf", int(self.rng.integers(leaves)))))
         while len(nodes) > 1:
             left = nodes.pop(int(self.rng.integers(len(nodes))))
             right = nodes.pop(int(self.rng.integers(len(nodes))))
             kind = self.pick("+", "+", "-", "*", "*", "max", "min")
-            if kind in ("max", "min") and (plain or self.ternary_max) and not (_single(left) and _single(right)):
+            if kind in ("max", "min") and (plain or self.ternary_max) and {left[0], right[0]} - set(single):
                 kind = "+"  # a ternary would write its operands twice
-            node = ("*" if left == right else kind, left, right)
+            node: tuple = ("*" if left == right else kind, left, right)
             if self.chance(0.12):
-                node = (self.pick("-", "abs" if _single(node) or not plain else "-", "-" if plain else "sqrt"), node)
+                node = (self.pick("-", "-" if plain else "abs", "-" if plain else "sqrt"), node)
             nodes.append(node)
         root = nodes[0]
         return ("+", root, ("*", root, root)) if root[0] == "leaf" and self.chance(0.5) else root
@@ -370,10 +371,6 @@ class Pen:
             header += ["[params]", *(f"{name} = {value}" for name, value in self.params.items())]
         header += ["[[launch]]", f'entry = "{entry}"', *(f'{name} = "{text}"' for name, text in self.launch.items())]
         return "\n".join([*header, "*/", spelled("\n".join([*self.helpers, *start, *indent(lines), "}"])), ""])
-
-
-def _single(tree: tuple) -> bool:
-    return tree[0] in ("leaf", "constant")
 
 
 def _atom(text: str) -> bool:

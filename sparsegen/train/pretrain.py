@@ -20,13 +20,14 @@ from sparsegen.model import encoder, tokenizer
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.recipe import load as load_recipe
-from sparsegen.model.tokenizer import START, Tokenizer
+from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.train import examples, folders, rewrites, writer
 from sparsegen.train.fit import fit
 from sparsegen.train.run import Run
 
 WRITTEN, REWRITTEN = 16_000, 16_000  # texts
-TEMPLATE_SHARE = 0.6  # of each batch: template instances, most of them rewritten
+TEMPLATE_SHARE = 0.6  # of the batches: template instances, most of them rewritten
+ALIKE = 0.05  # of the texts, sorted by length: those of a batch are so near to each other, or padding is most of it
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,18 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
     corpus = texts(config)
     learned = learned_tokenizer(config, corpus)
     longest, embedding = config.recipe.longest, config.recipe.embedding
-    encoded = [[START[each["language"]], *learned.encode(each["text"])][: longest - 1] for each in corpus]
-    groups = [
-        np.flatnonzero([each["template"] is wanted for each in corpus]) for wanted in (True, False)
-    ]  # template instances, all else
+    encoded = [[START[each["language"]], *learned.encode(each["text"]), END][:longest] for each in corpus]
+    lengths = np.array([len(each) for each in encoded])
+    groups = []  # template instances, all else; by length
+    for wanted in (True, False):
+        group = np.flatnonzero([each["template"] is wanted for each in corpus])
+        groups.append(group[np.argsort(lengths[group], kind="stable")])
 
     def draw(rng: np.random.Generator):
-        picks = [groups[int(rng.random() >= TEMPLATE_SHARE)] for _ in range(settings.batch)]
-        chosen = [int(rng.choice(group)) for group in picks]
+        group = groups[int(rng.random() >= TEMPLATE_SHARE)]
+        reach = max(int(ALIKE * len(group)), 1)
+        first = int(rng.integers(max(len(group) - reach, 1)))
+        chosen = rng.choice(group[first : first + reach], settings.batch).tolist()
         seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"], embedding) for each in chosen]
         return seen, [encoded[each] for each in chosen]
 

@@ -23,13 +23,14 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.recipe import load as load_recipe
 from sparsegen.model.sample import sample
-from sparsegen.model.tokenizer import START, Tokenizer
+from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.record import Records
 from sparsegen.train import examples, techniques
 from sparsegen.train.examples import LABELS, Example
 from sparsegen.train.fit import fit
 from sparsegen.train.run import Run
 
+HEADERS = 0.65  # of the batches, of headers alone: a header says which kernel it is, and is a third as long
 CUDA_SHARE = 0.25  # of the examples drawn
 RESTRICTED = 0.15  # of them with a smaller set of permitted techniques
 OTHER_THREADS = 0.3  # of them said to be for more threads than the one they were measured with
@@ -114,11 +115,12 @@ def train(config: SftConfig) -> Generator | None:
         chosen = set(rng.permutation(families)[: max(1, round(config.fraction * len(families)))].tolist())
         training = [each for each in training if each.task.matrix in chosen]
     groups = {name: [each for each in training if each.language == name] for name in START}
-    encoded: dict[str, list[int]] = {}
+    encoded: dict[str, tuple[list[int], list[int]]] = {}
     label = LABELS[config.label]
 
     def draw(rng: np.random.Generator):
         structures, texts = [], []
+        whole = rng.random() >= HEADERS
         for _ in range(settings.batch):
             language = "cuda" if rng.random() < CUDA_SHARE and groups["cuda"] else "cpp"
             example = groups[language][rng.integers(len(groups[language]))]
@@ -129,9 +131,9 @@ def train(config: SftConfig) -> Generator | None:
                 kernels, permitted = (within, permitted) if within else (kernels, None)
             chosen = label(example, kernels, rng)
             if chosen.text not in encoded:
-                encoded[chosen.text] = [START[language], *learned.encode(chosen.text)]
+                encoded[chosen.text] = _ids(learned, language, chosen.text)
             structures.append(shown(example, rng, permitted))
-            texts.append(encoded[chosen.text])
+            texts.append(encoded[chosen.text][int(not whole)])
         return structures, texts
 
     generator = Generator(recipe)
@@ -142,6 +144,17 @@ def train(config: SftConfig) -> Generator | None:
     watched = [each for each in found if each.validation]
     finished = fit(generator, run, draw, settings, config.seed, watch(watched, recipe, learned), WATCH_EVERY)
     return generator if finished else None
+
+
+def _ids(learned: Tokenizer, language: str, text: str) -> tuple[list[int], list[int]]:
+    """The text as tokens, whole and up to the end of its header."""
+    whole = [START[language], *learned.encode(text), END]
+    past, at = text.index("*/") + 2, 0
+    for count, token in enumerate(whole[1:], 2):
+        at += len(learned.piece(token))
+        if at >= past:
+            return whole, whole[:count]
+    return whole, whole
 
 
 def main() -> None:

@@ -24,7 +24,19 @@ _TOKEN = re.compile(
 )
 WORDS = re.compile(r"[A-Za-z_]\w*")
 _OPENS = {"(": ")", "[": "]", "{": "}"}
-INTEGERS = ("int", "int32_t", "int64_t", "long", "INDEX", "OFFSET", "unsigned", "uint32_t", "LOCAL", "bool")
+INTEGERS = (
+    "int",
+    "int32_t",
+    "int64_t",
+    "long",
+    "long long",
+    "INDEX",
+    "OFFSET",
+    "unsigned",
+    "uint32_t",
+    "LOCAL",
+    "bool",
+)
 REALS = ("ACC", "VALUE", "float", "double")
 TYPES = frozenset((*INTEGERS, *REALS, "STORED", "vector", "lanes", "auto"))
 CHANGES = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"))
@@ -171,7 +183,10 @@ class Source:
             i += 1
         if self[i] not in TYPES:
             return None
-        type_, i = self[i], i + 1
+        start = i
+        while self[i] in TYPES:
+            i += 1
+        type_ = " ".join(self[j] for j in range(start, i))
         pointer = self[i] == "*"
         i += pointer
         names, plain = [], not words & {"constexpr", "__shared__"}
@@ -279,7 +294,9 @@ def tidy(text: str) -> str:
     """Lines indented by the braces and heads they stand in, braces behind their heads, directives at the margin."""
     lines: list[str] = []
     blocks: list[int] = []  # the level of the line that opened each
-    hanging, conditions, heads = 0, [], {}  # heads without braces before this line; at each #if; at the last if
+    conditions: list[int] = []
+    heads: dict[int, int] = {}
+    hanging = 0  # heads without braces right before a line; `conditions` as it was at each #if, `heads` at the last if
     for bare in filter(None, (line.strip() for line in text.split("\n"))):
         if bare.startswith("#"):
             conditions += [hanging] if bare.startswith("#if") else []

@@ -161,7 +161,12 @@ def inline(source: Source, kernel: Kernel) -> str | None:
         if source[after].startswith("#") or not after <= uses[1] < source.past(after):
             continue
         changes = {source[i] for i in range(after, source.past(after))} & {"++", "--"}
-        if each.type not in (*INTEGERS, *REALS, "vector") or changes or _lambda_macro(source, after):
+        if (
+            each.type not in (*INTEGERS, *REALS, "vector")
+            or " " in each.type
+            or changes
+            or _lambda_macro(source, after)
+        ):
             continue
         value = source.slice(start, past)
         cast = "" if each.type == "vector" else each.type
@@ -188,7 +193,7 @@ def swap(source: Source, kernel: Kernel) -> str | None:
         if other is None or {"__shared__", "constexpr"} & {source[one.first], source[other.first]}:
             continue
         everything = [source[i] for i in range(one.first, other.past)]
-        effects = any(text in ("++", "--") or "sync" in text or text.startswith("#") for text in everything)
+        effects = any(re.search(r"\+\+|--|sync|atomic|^#", text) for text in everything)
         ones, others = source.names(one.first, one.past), source.names(other.first, other.past)
         clash = {name for name, _, _ in one.names} & others or {name for name, _, _ in other.names} & ones
         if not effects and not clash:
@@ -255,7 +260,7 @@ def spell(source: Source, kernel: Kernel) -> str | None:
     wide = "long long" if kernel.cuda else "long"
     found = []
     for each in source.declarations():
-        place = next(i for i in range(each.first, each.past) if source[i] == each.type)
+        place = next((i for i in range(each.first, each.past) if source[i] == each.type), 0)
         if each.type in ("int64_t", "int32_t", "int") and not each.pointer:
             found.append((place, place + 1, {"int64_t": wide, "int32_t": "int", "int": "int32_t"}[each.type]))
     for first, past in source.bodies:
@@ -271,6 +276,9 @@ def spell(source: Source, kernel: Kernel) -> str | None:
 
 def const(source: Source, kernel: Kernel) -> str | None:
     """const before a variable that nothing changes, or not."""
+    inside = {i for first, past in source.bodies for i in range(first, past)}
+    if any(source[i] == "&" for i in range(len(source.tokens)) if i not in inside):
+        return None  # a helper may change what it is passed
     found = []
     for each in source.declarations():
         if not source.begins(each.first) or not each.plain or each.pointer:
@@ -296,11 +304,12 @@ def comment(source: Source, kernel: Kernel) -> str | None:
 
 def resolve(source: Source, kernel: Kernel) -> str | None:
     """Lines under a condition that the parameters decide: those that are compiled, without the condition."""
-    lines, kept, stack, done = source.text.split("\n"), [], [], False
+    lines, kept, done = source.text.split("\n"), [], False
+    stack: list[bool | None] = []  # of each open condition whether it holds, None where that is not known
     for line in lines:
         found = re.fullmatch(r"#\s*(if|elif|else|endif)\b(.*)", line)
         if not found:
-            kept += [line] if all(stack_ is None or stack_ for stack_ in stack) else []
+            kept += [line] if all(each is None or each for each in stack) else []
             continue
         word, condition = found.groups()
         if word == "if":

@@ -58,11 +58,12 @@ def write(pen: Pen) -> str:
 
     if pen.cuda:
         row = pen.name("row")
-        body = lambda item: [  # noqa: E731
-            pen.declare(pen.wide, row, f"{item} / {wide}"), pen.declare(pen.wide, column, f"{item} % {wide}"),
-            *element(row, column),
-        ]  # fmt: skip
-        return pen.file("columns", entry, pen.each(f"{rows} * {wide}", body))
+
+        def item(i: str) -> list[str]:
+            places = [pen.declare(pen.wide, row, f"{i} / {wide}"), pen.declare(pen.wide, column, f"{i} % {wide}")]
+            return [*places, *element(row, column)]
+
+        return pen.file("columns", entry, pen.each(f"{rows} * {wide}", item))
     return pen.file("columns", entry, pen.each(rows, lambda row: pen.loop(j, "0", wide, element(row, j)), role="row"))
 
 

@@ -15,19 +15,20 @@ def write(pen: Pen) -> str:
         array, output, many, rows, columns = pen.input(), pen.output(), "DIAGONALS", "m", "n"
         distances = pen.name("offsets distances shifts_of")
         head = [f"{'constexpr' if not pen.cuda else 'const'} int64_t {distances}[DIAGONALS] = OFFSETS;"]
-        value = lambda row: f"VALUE_AT({d} * m + {row})"  # noqa: E731
+        stored, by_diagonal = True, True
         if not pen.cuda and pen.chance(0.5):
             return pen.file("diagonals", entry, [*head, *_wide(pen, array, output, distances, d, column, total)])
     else:
         rows, columns, many = pen.size("rows"), pen.size("columns"), pen.size("diagonals bands count")
         distances, matrix = pen.input("offsets distances shifts_of", pen.pick(pen.index, "int")), pen.input()
         array, output, head = pen.input(), pen.output(), []
-        by_diagonal = pen.chance(0.6)
-        value = lambda row: pen.read(matrix, f"{d} * {rows} + {row}" if by_diagonal else f"{row} * {many} + {d}")  # noqa: E731
+        stored, by_diagonal = False, pen.chance(0.6)
     tree = pen.formula(2, extra=1)
 
     def body(row: str) -> list[str]:
-        term = f"{total} += {pen.render(tree, [value(row), pen.read(array, column)])};"
+        slot = f"{d} * {rows} + {row}" if by_diagonal else f"{row} * {many} + {d}"
+        value = pen.entry_value(slot) if stored else pen.read(matrix, slot)
+        term = f"{total} += {pen.render(tree, [value, pen.read(array, column)])};"
         guard = f"if ({column} >= 0 && {column} < {columns})"
         inner = [pen.declare(pen.wide, column, f"{row} + {distances}[{d}]"), *pen.block(guard, [term])]
         loop = pen.loop(d, "0", many, inner, type_=pen.small, unroll=16)

@@ -39,8 +39,8 @@ def write(pen: Pen) -> str:
         return [*head, f"{pen.acc} {total} = {init};", *pen.loop(j, "0", length, inner, unroll=4)]
 
     if not sliced:
-        body = lambda row: [*walk(row, row, "m"), pen.put(output, row, total)]  # noqa: E731
-        return pen.file("sliced", entry, pen.each("m", body, role="row"))
+        lines = pen.each("m", lambda row: [*walk(row, row, "m"), pen.put(output, row, total)], role="row")
+        return pen.file("sliced", entry, lines)
     ordered = pen.chance(0.3)
 
     def lane_of(lane: str) -> list[str]:

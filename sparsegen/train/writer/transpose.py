@@ -25,8 +25,8 @@ def write(pen: Pen) -> str:
 
     if pen.chance(0.3):
         column = pen.name("column")
-        body = lambda row: pen.loop(column, "0", columns, [put(row, column)], unroll=8)  # noqa: E731
-        return pen.file("transpose", entry, pen.each(rows, body, role="row"))
+        lines = pen.each(rows, lambda row: pen.loop(column, "0", columns, [put(row, column)], unroll=8), role="row")
+        return pen.file("transpose", entry, lines)
     tile = pen.macro("TILE", 4, 8, 16, 32)
     row, column, first, stop, here = (
         pen.name(role) for role in ("row", "column", "first", "bound", "chunk")

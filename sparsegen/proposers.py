@@ -1,0 +1,114 @@
+"""What is tried for a problem, in order: kernels that the model writes for it, then instances of the templates.
+
+A proposer is anything that yields candidates for a problem; the search knows no difference between them. The model
+costs some tenths of a second, so it is left out where a search is shorter than that pays for, and it never ends a
+search: when it fails, one note says so and the templates go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sparsegen import templates
+from sparsegen.candidate import Candidate
+from sparsegen.problem import Problem
+
+logger = logging.getLogger("sparsegen")
+
+LEAST_BUDGET = 1.0  # seconds of a search that the model takes part in
+SHARE = 0.35  # of a search's time, after which the model is stopped
+
+
+class Proposers:
+    """The candidates for one problem; iterate once. What the model did is in `report`, `ms` and `notes` afterwards.
+
+    model: "auto" for the shipped checkpoint, "none", or the path of one. seconds: that the search may take. The model
+    begins at once where a core is free of the search, and otherwise when the first candidate is asked for.
+    """
+
+    def __init__(self, problem: Problem, model: str, seconds: float, seed: int) -> None:
+        self.problem, self.model, self.seconds, self.seed = problem, model, seconds, seed
+        self.report: dict = {}
+        self.notes: list[str] = []
+        self.ms = 0.0
+        self._found: list[Candidate] = []
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._begun = False
+        if _cores() > problem.useful_threads:
+            self._begin()
+
+    def __iter__(self) -> Iterator[Candidate]:
+        self._begin()
+        self._thread.join()
+        yield from self._found
+        yield from templates.propose(self.problem)
+
+    def ended(self) -> Proposers:
+        """With nothing more to come from the model."""
+        if self._begun:
+            self._thread.join()
+        return self
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
+
+    def _sample(self) -> None:
+        started = time.perf_counter()
+        try:
+            self._found = self._written()
+        except Exception as error:  # a damaged checkpoint must not cost the search
+            logger.info("the model failed", exc_info=error)
+            reason = f"the model failed ({type(error).__name__}: {error})"
+            self.report = {"skipped": reason}
+            self.notes.append(f"{reason}; templates were tried")
+        self.ms = (time.perf_counter() - started) * 1e3
+
+    def _written(self) -> list[Candidate]:
+        if self.model == "none":
+            self.report = {"skipped": "it was not asked for"}
+            return []
+        if self.seconds < LEAST_BUDGET:
+            self.report = {"skipped": f"a search of {self.seconds:.2g} s is too short for it"}
+            return []
+        found = checkpoint_of(self.model)
+        if isinstance(found, str):
+            self.report = {"skipped": found}
+            return []
+        from sparsegen.model.sample import propose
+
+        proposal = propose(self.problem, found, seed=self.seed, seconds=SHARE * self.seconds)
+        self.report = {
+            "checkpoint": found.path.name, "samples": proposal.samples, "distinct": len(proposal.candidates),
+            "duplicates": proposal.duplicates, "illegal": proposal.illegal, "encode_ms": proposal.encode_ms,
+            "sample_ms": proposal.sample_ms,
+        }  # fmt: skip
+        return proposal.candidates
+
+
+_loaded: dict[str, Any] = {}
+
+
+def checkpoint_of(model: str):
+    """The checkpoint that `model` names, read once, or one sentence why none is shipped.
+
+    Raises SparsegenError for a folder that holds none, or one that was made for another version.
+    """
+    from sparsegen.model import checkpoint, grammar  # not needed where the model is left out
+
+    if model not in _loaded:
+        found = checkpoint.default(grammar.VERSION) if model == "auto" else checkpoint.load(model, grammar.VERSION)
+        if isinstance(found, str):
+            return found
+        _loaded[model] = found
+    return _loaded[model]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,74 @@
+"""A model that writes given texts: what decoding needs of a checkpoint, with a token for every character."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from sparsegen.model.tokenizer import END
+
+FIRST = 4  # ids below stand for no text
+SIZE = FIRST + 256
+SURE = 12.0  # the logit of what is played; others have 0
+
+
+class Characters:
+    """A tokenizer of single bytes."""
+
+    size = SIZE
+
+    def encode(self, text: str) -> list[int]:
+        return [FIRST + byte for byte in text.encode()]
+
+    def decode(self, ids) -> str:
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+    def piece(self, id: int) -> bytes:
+        return bytes([id - FIRST]) if id >= FIRST else b""
+
+
+@dataclass
+class Playing:
+    rows: np.ndarray  # (N,) sample -> text
+    position: int = 0
+
+
+class Playback:
+    """A decoder whose sample j writes texts[j % len(texts)], as surely as `sure` says, then END."""
+
+    def __init__(self, texts: list[str], sure: float = SURE, longest: int = 4000) -> None:
+        self.recipe = SimpleNamespace(longest=longest, embedding="windows", tokens=16)
+        self.texts = [[*Characters().encode(text), END] for text in texts]
+        self.sure = sure
+        self.widths: list[int] = []  # samples of each step
+
+    def remember(self, batch) -> int:
+        return len(batch.mask)
+
+    def start(self, memory: int, rows: np.ndarray) -> Playing:
+        assert (rows >= 0).all() and (rows < memory).all()
+        return Playing(np.arange(len(rows)) % len(self.texts))
+
+    def step(self, state: Playing, tokens: np.ndarray) -> np.ndarray:
+        assert len(tokens) == len(state.rows)
+        self.widths.append(len(tokens))
+        logits = np.zeros((len(tokens), SIZE), np.float32)
+        for place, row in enumerate(state.rows):
+            text = self.texts[row]
+            logits[place, text[min(state.position, len(text) - 1)]] = self.sure
+        state.position += 1
+        return logits
+
+    def keep(self, state: Playing, rows: np.ndarray) -> Playing:
+        return Playing(state.rows[rows], state.position)
+
+
+def checkpoint(*texts: str, **options) -> SimpleNamespace:
+    """What `proposers.checkpoint_of` gives."""
+    decoder = Playback(list(texts), **options)
+    return SimpleNamespace(
+        path=Path("played-0a1b2c"), recipe=decoder.recipe, tokenizer=Characters(), decoder=decoder, card={}
+    )
