@@ -24,7 +24,7 @@ LAYERS = """
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
     search model.grammar
-    report model.sample
+    report model.sample model.beam
     kernel artifact proposers
     store engine
     __init__
