@@ -24,8 +24,9 @@ LAYERS = """
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
     search model.grammar
-    report model.sample model.beam
-    kernel artifact proposers
+    report model.sample
+    kernel artifact model.beam
+    proposers
     store engine
     __init__
     judge doctor train
