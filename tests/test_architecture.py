@@ -25,7 +25,8 @@ LAYERS = """
     bandwidth worker evaluate binding record model.header model.body
     search model.grammar
     report model.sample
-    kernel artifact proposers
+    kernel artifact model.beam
+    proposers
     store engine
     __init__
     judge doctor train

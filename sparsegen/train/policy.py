@@ -34,13 +34,14 @@ def batch_scaled(advantages: Tensor, least: float = 1e-4) -> Tensor:
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     """Log-probabilities (B, L) of tokens (B, L) under logits (B, L, V), at temperature 1, nothing masked."""
-    return torch.log_softmax(logits, -1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    flat = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+    return -flat.view(tokens.shape)
 
 
-def entropy(logits: Tensor, mask: Tensor) -> Tensor:
-    """Mean entropy of the next token in nats, a scalar."""
+def entropy(logits: Tensor) -> Tensor:
+    """Of the next token, in nats, (B, L)."""
     logprobs = torch.log_softmax(logits, -1)
-    return masked_mean(-(logprobs.exp() * logprobs).sum(-1), mask)
+    return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

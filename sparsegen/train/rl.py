@@ -44,6 +44,7 @@ from sparsegen.verdict import Level
 
 Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
 METHODS = ("group", "ppo")
+TOGETHER = 8  # samples of about one length that a network reads at once: little of it is padding
 
 
 @dataclass(frozen=True)
@@ -266,40 +267,41 @@ class _Run:
         return {"iteration": self.iteration, "stage": min(stage, len(techniques.STAGES) - 1), **line}, samples
 
     def step(self, batch: dict, written: Texts, rewards: list[list[float]], rng: np.random.Generator) -> dict:
-        """Some epochs of gradient steps; their means."""
-        config, count = self.config, len(written.tokens)
-        pieces = torch.arange(count).split(config.minibatch)
+        """Some epochs of gradient steps; their means, and the entropy before them."""
+        config, lengths = self.config, written.mask.sum(1)
+        pieces = lengths.argsort(stable=True).split(TOGETHER)
         with torch.no_grad():
-            old = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part)[0])
-            reference = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part)[0])
+            old, spread = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part, entropy=True))
+            reference, _ = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part))
             advantages, returns = self.advantages(batch, written, torch.tensor(rewards, dtype=torch.float32), pieces)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * min((self.iteration + 1) / (config.warmup + 1), 1.0)
         totals: Counter[str] = Counter()
         for _ in range(config.epochs):
-            for chosen in torch.from_numpy(rng.permutation(count)).split(config.minibatch):
-                part = written.of(chosen)
-                length = part.tokens.shape[1]
-                new, logits = logprobs(self.actor, batch, part)
-                before, first = old[chosen, :length], reference[chosen, :length]
-                loss = policy.clipped(new, before, advantages[chosen, :length], part.mask, config.clip_ratio)
-                kl = policy.divergence(new, first, part.mask)
-                value = torch.zeros(())
-                if self.critic:
-                    value = policy.value_loss(values(self.critic, batch, part), returns[chosen, :length], part.mask)
+            for chosen in torch.from_numpy(rng.permutation(len(lengths))).split(config.minibatch):
                 self.optimizer.zero_grad()
-                (loss + config.kl * kl + config.value_weight * value).backward()
+                count = lengths[chosen].sum().clamp_min(1)
+                for some in chosen[lengths[chosen].argsort(stable=True)].split(TOGETHER):
+                    part, share = written.of(some), lengths[some].sum() / count
+                    new, _ = logprobs(self.actor, batch, part)
+                    before, first, gain, goal = (
+                        each[some, : new.shape[1]] for each in (old, reference, advantages, returns)
+                    )
+                    loss = policy.clipped(new, before, gain, part.mask, config.clip_ratio)
+                    kl = policy.divergence(new, first, part.mask)
+                    value = torch.zeros(())
+                    if self.critic:
+                        value = policy.value_loss(values(self.critic, batch, part), goal, part.mask)
+                    ((loss + config.kl * kl + config.value_weight * value) * share).backward()
+                    outside = policy.clip_fraction(new.detach(), before, part.mask, config.clip_ratio)
+                    found = {"loss": loss, "kl": kl, "clip_fraction": outside, "value_loss": value}
+                    totals.update({name: (each * share).item() for name, each in found.items()})
                 norm = torch.nn.utils.clip_grad_norm_(self.trained, config.clip_norm)
                 self.optimizer.step()
-                with torch.no_grad():
-                    outside = policy.clip_fraction(new, before, part.mask, config.clip_ratio)
-                    spread = policy.entropy(logits, part.mask)
-                found = {
-                    "loss": loss, "kl": kl, "entropy": spread, "clip_fraction": outside, "value_loss": value,
-                    "gradient": norm,
-                }  # fmt: skip
-                totals.update({name: each.item() for name, each in found.items()} | {"steps": 1})
-        return {name: total / totals["steps"] for name, total in totals.items() if name != "steps"}
+                totals.update({"gradient": norm.item(), "steps": 1})
+        steps = totals.pop("steps")
+        means = {name: total / steps for name, total in totals.items()}
+        return {"entropy": policy.masked_mean(spread, written.mask).item(), **means}
 
     def advantages(
         self, batch: dict, written: Texts, rewards: torch.Tensor, pieces: Iterable[torch.Tensor]
@@ -313,25 +315,33 @@ class _Run:
         at_end = torch.zeros(mask.shape)
         last = (mask.sum(1) - 1).clamp_min(0)
         at_end[torch.arange(len(last)), last] = rewards.reshape(-1)
-        expected = self.over(pieces, written, lambda part: values(critic, batch, part))
+        expected, _ = self.over(pieces, written, lambda part: (values(critic, batch, part), None))
         found, returns = policy.gae(at_end, expected, mask, self.config.gae)
         centred = (found - policy.masked_mean(found, mask)) * mask
         return centred / policy.masked_mean(centred.square(), mask).sqrt().clamp_min(1e-4), returns
 
     @staticmethod
-    def over(pieces: Iterable[torch.Tensor], written: Texts, of: Callable[[Texts], torch.Tensor]) -> torch.Tensor:
-        """(B, L) of all samples, computed piece by piece."""
-        whole = torch.zeros(written.mask.shape)
+    def over(
+        pieces: Iterable[torch.Tensor], written: Texts, of: Callable[[Texts], tuple[torch.Tensor, torch.Tensor | None]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two (B, L) of all samples, computed piece by piece; zeros for what `of` leaves out."""
+        whole, more = torch.zeros(written.mask.shape), torch.zeros(written.mask.shape)
         for chosen in pieces:
             part = written.of(chosen)
-            whole[chosen, : part.tokens.shape[1]] = of(part)
-        return whole
+            length = part.tokens.shape[1]
+            first, second = of(part)
+            whole[chosen, :length] = first
+            if second is not None:
+                more[chosen, :length] = second
+        return whole, more
 
 
-def logprobs(network: Generator, batch: dict, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of the targets (B, L), and the logits (B, L, V)."""
+def logprobs(
+    network: Generator, batch: dict, part: Texts, entropy: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probabilities of the targets (B, L), and the entropy before each, if asked for."""
     logits = network(*_asked(batch, part))
-    return policy.token_logprobs(logits, part.targets), logits
+    return policy.token_logprobs(logits, part.targets), policy.entropy(logits) if entropy else None
 
 
 def values(network: Generator, batch: dict, part: Texts) -> torch.Tensor:
