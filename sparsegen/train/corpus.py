@@ -1,16 +1,13 @@
 """What is learned from: problems of synthetic and real matrices, split by family, and their measured kernels.
 
-    python -m sparsegen.train.corpus --matrices DIR --out FOLDER [--held-out]
-
-measures every feasible template instance of every problem, one problem after the other, and appends one JSON line per
-problem to FOLDER/measured.jsonl (held_out.jsonl): nothing is measured twice, and training replays the file. Real
-matrices belong to the families of DIR/manifest.tsv (a file without an entry is a family of its own); families in
-models/held_out.txt are for evaluation alone.
+Every feasible template instance of every problem is measured, one problem after the other, into one JSON line per
+problem: nothing is measured twice, and training replays the file. Real matrices belong to the families of their
+folder's manifest.tsv (a file without an entry is a family of its own); families in models/held_out.txt are for
+evaluation alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import itertools
 import json
@@ -29,7 +26,7 @@ from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.fence import Died
 from sparsegen.problem import Facts, Problem
-from sparsegen.record import Records, environment
+from sparsegen.record import Records
 from sparsegen.train import families
 from sparsegen.train.measure import Rounds, measure
 
@@ -73,8 +70,8 @@ def real(folder: Path) -> Iterator[tuple[str, str, int]]:
     known = {}
     manifest = folder / "manifest.tsv"
     if manifest.is_file():
-        with open(manifest, newline="") as file:
-            known = {row["file"]: row for row in csv.DictReader(file, delimiter="\t")}
+        rows = csv.DictReader(manifest.read_text("utf-8").splitlines(), delimiter="\t")
+        known = {row["file"]: row for row in rows}
     found = []
     for file in sorted(folder.iterdir()):
         row = known.get(file.name)
@@ -99,7 +96,7 @@ def tasks(folder: Path | None, per_family: int, held_out: bool, seed: int) -> li
     made = []
     for number, name in itertools.product(range(per_family), families.names()):
         made.append((f"{SYNTHETIC}:{name}:{number}", f"{SYNTHETIC}:{name}", 0))
-    mixed: list[Task] = []
+    mixed: list[tuple[float, Task]] = []
     for group in (chosen, made):
         kept = [each for each in group if (each[1] in held) == held_out]
         for place, (matrix, family, nnz) in enumerate(kept):
@@ -107,8 +104,8 @@ def tasks(folder: Path | None, per_family: int, held_out: bool, seed: int) -> li
             each_task = [Task(matrix, family, held_out, *problem) for problem in wanted]
             if not held_out:
                 each_task.append(_extra(rng, matrix, family, nnz))
-            mixed += [(place / len(kept), task) for task in each_task]  # type: ignore[misc]
-    return [task for _, task in sorted(mixed, key=lambda pair: pair[0])]  # type: ignore[misc]
+            mixed += [(place / len(kept), task) for task in each_task]
+    return [task for _, task in sorted(mixed, key=lambda pair: pair[0])]
 
 
 def _extra(rng: np.random.Generator, matrix: str, family: str, nnz: int) -> Task:
@@ -212,22 +209,3 @@ def collect(chosen: Sequence[Task], folder: Path | None, records: Records, seed:
             records.append({"key": task.key, "failed": str(error)})
             continue
         records.append(record(task, A, found))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--matrices", metavar="DIR", type=Path)
-    parser.add_argument("--out", metavar="FOLDER", type=Path, required=True)
-    parser.add_argument("--per-family", type=int, default=12, help="synthetic matrices of each family")
-    parser.add_argument("--held-out", action="store_true", help="the families kept for evaluation instead")
-    parser.add_argument("--seed", type=int, default=20260, help="of the order in which arms are timed")
-    options = parser.parse_args()
-    records = Records(options.out / ("held_out.jsonl" if options.held_out else "measured.jsonl"))
-    if "environment" not in records.known:
-        records.append({"key": "environment", **environment(options.seed)})
-    chosen = tasks(options.matrices, options.per_family, options.held_out, 20260)
-    collect(chosen, options.matrices, records, options.seed)
-
-
-if __name__ == "__main__":
-    main()

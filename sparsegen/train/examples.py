@@ -22,7 +22,7 @@ from sparsegen import candidate, templates
 from sparsegen.candidate import Candidate
 from sparsegen.model import encoder, tokenizer
 from sparsegen.model.tokenizer import START
-from sparsegen.problem import Problem
+from sparsegen.problem import Pattern, Problem
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
 
@@ -112,7 +112,8 @@ def build(
         [(name, list(group)) for name, group in itertools.groupby(fresh, key=lambda line: line["matrix"])],
         file=sys.stderr, disable=not sys.stderr.isatty(),
     ):  # fmt: skip
-        patterns, coordinates = {}, {}  # one pattern, and one sample of it, for all problems of a matrix
+        patterns: dict[str, Pattern] = {}  # one for all problems of a matrix
+        coordinates: dict[int, np.ndarray] = {}  # and one sample of it
         for line in group:
             task = corpus.task_of(line)
             A = corpus.matrix(task, folder)
@@ -163,7 +164,8 @@ def softmax(example: Example, kernels: list[Kernel], rng: np.random.Generator) -
     if kernels[0].speedup is None:
         weights = 0.5 ** np.arange(len(kernels))
     else:
-        weights = np.array([each.speedup / kernels[0].speedup for each in kernels]) ** SHARPNESS
+        speeds = np.array([each.speedup for each in kernels], float)
+        weights = (speeds / speeds.max()) ** SHARPNESS
     return kernels[rng.choice(len(kernels), p=weights / weights.sum())]
 
 

@@ -49,7 +49,8 @@ def _stencil2d(points: int):
 
 def _stencil3d(points: int):
     def make(rng, nnz):
-        return gallery.stencil3d(*_grid(rng, max(nnz // points, 27), 3), points, variable=True, seed=_seed(rng))
+        nx, ny, nz = _grid(rng, max(nnz // points, 27), 3)
+        return gallery.stencil3d(nx, ny, nz, points, variable=True, seed=_seed(rng))
 
     return make
 

@@ -204,7 +204,7 @@ class _Bench:
                 fault = "equal inputs gave different results while it was timed"
                 each = Measured(each.candidate, Verdict(Level.RAN, "wrong", fault), each.binary)
             elif arm in times:
-                timing = Timing.of(times[arm] * 1e3, self.problem.device)
+                timing = Timing.of((times[arm] * 1e3).tolist(), self.problem.device)
                 verdict = replace(each.verdict, level=Level.TIMED, measured=timing)
                 speedup = float(np.median(times[best] / times[arm]))
                 each = replace(each, verdict=verdict, us=timing.median_us, speedup=speedup, raced=True)

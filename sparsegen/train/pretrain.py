@@ -1,14 +1,11 @@
 """Stage 1: the language of kernels, before any matrix is seen.
 
-    python -m sparsegen.train.pretrain --recipe small --out RUN [--folder DIR ...]
-
 The text comes from the writer (kernels of many kinds), from template instances with meaning-preserving rewrites, and
 from whatever folders of CUDA and C++ the user names. The tokenizer is learned on the same text, and kept in RUN.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +16,6 @@ import numpy as np
 from sparsegen.model import encoder, tokenizer
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
-from sparsegen.model.recipe import load as load_recipe
 from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.train import examples, folders, rewrites, writer
 from sparsegen.train.fit import fit
@@ -55,9 +51,8 @@ def texts(config: PretrainConfig) -> list[dict]:
         known = list(examples.instances(language).values())
         chosen = [known[rng.integers(len(known))] for _ in range(config.rewritten // 2)]
         for place, each in enumerate(chosen):
-            kernel = each if place % 4 == 0 else rewrites.rewrite(each, rng)
             words = ["kind:template", f"op:{each.op}"]
-            text = tokenizer.written(kernel)
+            text = tokenizer.written(each if place % 4 == 0 else rewrites.rewrite(each, rng))
             found.append({"language": language, "words": words, "text": text, "template": True})
     for folder in config.folders:
         for text in folders.texts(folder):
@@ -103,17 +98,3 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
     generator = Generator(replace(config.recipe, dropout=0.0))  # there is always more text
     finished = fit(generator, run, draw, settings, config.seed)
     return (generator, learned) if finished else None
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", default="small")
-    parser.add_argument("--out", required=True, metavar="RUN")
-    parser.add_argument("--folder", action="append", default=[], metavar="DIR")
-    parser.add_argument("--seed", type=int, default=20260)
-    options = parser.parse_args()
-    train(PretrainConfig(load_recipe(options.recipe), options.out, tuple(options.folder), seed=options.seed))
-
-
-if __name__ == "__main__":
-    main()

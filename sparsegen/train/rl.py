@@ -1,4 +1,4 @@
-"""Reinforcement learning of the generator: sample kernels, have them judged, update the policy.
+"""Stage 3, reinforcement learning of the generator: sample kernels, have them judged, update the policy.
 
 The policy that is trained is the plain one: temperature 1, nothing masked, no top-k. Samples come from it sharpened by
 temperature, top-k and perhaps a grammar; the ratio of PPO is taken between the plain policy now and at the start of the
@@ -39,6 +39,7 @@ from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
 from sparsegen.model.tokenizer import END, PAD, START, Tokenizer
 from sparsegen.train import log, policy, techniques
+from sparsegen.train.examples import Example
 from sparsegen.train.rewards import REWARDS, Outcome
 from sparsegen.verdict import Level
 
@@ -93,6 +94,19 @@ class Prompt:
     problem: str
     language: str
     structure: Structure
+
+
+def prompts(found: Sequence[Example]) -> list[Prompt]:
+    """The problems of a corpus, those left out to watch the training by apart."""
+    kept = [each for each in found if not each.validation]
+    return [Prompt(f"{each.task.key} {each.language}", each.language, each.structures[0]) for each in kept]
+
+
+def weights(recipe: Recipe, run: Path) -> dict[str, np.ndarray]:
+    """The policy that a run has learned."""
+    actor = Generator(recipe)
+    actor.load_state_dict(torch.load(run / "state.pt", weights_only=True)["actor"])
+    return actor.weights()
 
 
 def train(

@@ -1,14 +1,10 @@
 """Stage 2: from a matrix to a kernel that is right for it.
 
-    python -m sparsegen.train.sft --recipe small --corpus FOLDER --matrices DIR --pretrained RUN --out RUN
-
 Learns from the measured kernels of the corpus; `label` says which of the right ones is the answer.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from sparsegen.model import encoder
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
-from sparsegen.model.recipe import load as load_recipe
 from sparsegen.model.sample import sample
 from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.record import Records
@@ -143,12 +138,18 @@ def train(config: SftConfig) -> Generator | None:
 
     generator = Generator(recipe)
     if config.pretrained:
-        state = torch.load(Path(config.pretrained) / "checkpoint.pt", weights_only=True)
-        generator.load_state_dict(state["generator"])
+        generator.load(weights(recipe, Path(config.pretrained)))
     run = Run(config.out, {**asdict(config), "stage": "sft"})
     watched = [each for each in found if each.validation]
     finished = fit(generator, run, draw, settings, config.seed, watch(watched, recipe, learned), WATCH_EVERY)
     return generator if finished else None
+
+
+def weights(recipe: Recipe, run: Path) -> dict[str, np.ndarray]:
+    """What a run of the first two stages has learned."""
+    generator = Generator(recipe)
+    generator.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True)["generator"])
+    return generator.weights()
 
 
 def _ids(learned: Tokenizer, language: str, text: str) -> tuple[list[int], list[int]]:
@@ -160,25 +161,3 @@ def _ids(learned: Tokenizer, language: str, text: str) -> tuple[list[int], list[
         if at >= past:
             return whole, whole[:count]
     return whole, whole
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", default="small")
-    parser.add_argument("--corpus", required=True, metavar="FOLDER")
-    parser.add_argument("--matrices", metavar="DIR")
-    parser.add_argument("--pretrained", required=True, metavar="RUN", help="of stage 1")
-    parser.add_argument("--out", required=True, metavar="RUN")
-    parser.add_argument("--label", default="softmax", choices=sorted(LABELS))
-    parser.add_argument("--seed", type=int, default=20260)
-    options = parser.parse_args()
-    train(
-        SftConfig(
-            load_recipe(options.recipe), options.corpus, options.matrices, options.pretrained,
-            os.path.join(options.pretrained, "tokenizer.json"), options.out, options.label, seed=options.seed,
-        )
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

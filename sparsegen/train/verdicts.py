@@ -42,7 +42,7 @@ class Verdicts:
         self.records = Records(kept)
         self.fresh = 0
         self.seconds = 0.0
-        self._known: dict[str, dict] = {}  # by problem and kernel, and by problem and object code
+        self._known: dict[tuple[str, str], dict] = {}  # by problem and kernel, and by problem and object code
         for line in self.lines.values():
             for each in line["kernels"]:
                 self._remember(
@@ -50,7 +50,7 @@ class Verdicts:
                 )
         for each in self.records.known.values():
             self._remember(each["problem"], each)
-        self._open = lru_cache(MATRICES)(self._load)
+        self.opened = lru_cache(MATRICES)(self._load)
 
     def task(self, problem: str) -> Task:
         """The task of a problem's name, its language cut off."""
@@ -98,7 +98,7 @@ class Verdicts:
         )  # fmt: skip
 
     def _measure(self, problem: str, key: str, language: str, new: list[Candidate]) -> None:
-        A, posed = self._open(key)
+        A, posed = self.opened(key)
         if language == "cuda":
             posed = corpus.problem(self.task(problem), A, language)
             for each in new:
@@ -134,8 +134,8 @@ class Verdicts:
             else:
                 self._keep(problem, entry_of(Measured(part[0], Verdict(Level.COMPILED, "crash", str(error)))))
             return
-        for each in found.measured:
-            self._keep(problem, entry_of(each, found.baselines[found.best], found.spread))
+        for measured in found.measured:
+            self._keep(problem, entry_of(measured, found.baselines[found.best], found.spread))
 
     def _keep(self, problem: str, entry: dict) -> None:
         self.records.append({**entry, "problem": problem, "key": f"{problem} {entry['kernel']}"})
@@ -143,9 +143,9 @@ class Verdicts:
 
     def _remember(self, problem: str, entry: dict) -> None:
         name = problem if problem.endswith((" cpp", " cuda")) else f"{problem} cpp"
-        self._known[name, entry["kernel"]] = entry  # type: ignore[index]
+        self._known[name, entry["kernel"]] = entry
         if entry.get("binary"):
-            self._known.setdefault((name, entry["binary"]), entry)  # type: ignore[arg-type]
+            self._known.setdefault((name, entry["binary"]), entry)
 
     def _load(self, key: str) -> tuple[sp.csr_array, Problem]:
         task = corpus.task_of(self.lines[key])

@@ -1,0 +1,135 @@
+"""One command for every stage of training; each goes on where it was cut when it is given again.
+
+    python -m sparsegen.train corpus   --matrices DIR --corpus FOLDER
+    python -m sparsegen.train pretrain --out PRETRAINED
+    python -m sparsegen.train sft      --matrices DIR --corpus FOLDER --pretrained PRETRAINED --out TUNED
+    python -m sparsegen.train rl       --matrices DIR --corpus FOLDER --tuned TUNED --out TRAINED
+    python -m sparsegen.train publish  --trained TRAINED --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from sparsegen.errors import SparsegenError
+from sparsegen.model import recipe
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except SparsegenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _corpus(options) -> None:
+    from sparsegen.record import Records, environment
+    from sparsegen.train import corpus
+
+    name = "held_out_again" if options.again else "held_out" if options.held_out else "measured"
+    records = Records(options.corpus / f"{name}.jsonl")
+    if "environment" not in records.known:
+        records.append({"key": "environment", **environment(options.seed)})
+    held_out = options.held_out or options.again
+    chosen = corpus.tasks(options.matrices, options.per_family, held_out, 20260)
+    corpus.collect(chosen, options.matrices, records, options.seed + 7 * options.again)
+
+
+def _pretrain(options) -> None:
+    from sparsegen.train import pretrain
+
+    config = pretrain.PretrainConfig(
+        recipe.load(options.recipe), str(options.out), tuple(options.folder), seed=options.seed
+    )
+    pretrain.train(config)
+
+
+def _sft(options) -> None:
+    from sparsegen.train import sft
+
+    tokenizer = options.tokenizer or options.pretrained / "tokenizer.json"
+    config = sft.SftConfig(
+        recipe.load(options.recipe), str(options.corpus), options.matrices and str(options.matrices),
+        options.pretrained and str(options.pretrained), str(tokenizer), str(options.out), options.label,
+        seed=options.seed,
+    )  # fmt: skip
+    sft.train(config)
+
+
+def _rl(options) -> None:
+    from sparsegen.model.tokenizer import Tokenizer
+    from sparsegen.record import Records
+    from sparsegen.train import rl, sft
+    from sparsegen.train.verdicts import Verdicts
+
+    sizes = recipe.load(options.recipe)
+    tokenizer = options.tokenizer or options.pretrained / "tokenizer.json"
+    tuned = sft.SftConfig(sizes, str(options.corpus), str(options.matrices), None, str(tokenizer), "")
+    lines = list(Records(options.corpus / "measured.jsonl").known.values())
+    verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
+    config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)
+    rl.train(
+        config, rl.prompts(sft.problems(tuned)), verdicts.judge, sizes, Tokenizer.load(tokenizer),
+        sft.weights(sizes, options.tuned),
+    )  # fmt: skip
+
+
+def _publish(options) -> None:
+    from sparsegen import paths
+    from sparsegen.model import checkpoint
+    from sparsegen.model.tokenizer import Tokenizer
+    from sparsegen.train import rl, sft
+
+    sizes = recipe.load(options.recipe)
+    stage = rl if (options.trained / "state.pt").exists() else sft
+    weights = stage.weights(sizes, options.trained)
+    card = json.loads(options.card.read_text())
+    folder = paths.data("models")
+    made = checkpoint.save(folder, sizes.name, sizes, Tokenizer.load(options.tokenizer), weights, card)
+    (folder / "default").write_text(made.name + "\n")
+    print(made)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sparsegen.train", description=__doc__.splitlines()[0])
+    stages = parser.add_subparsers(required=True, metavar="STAGE")
+
+    def stage(name: str, run, about: str, **needed: bool) -> argparse.ArgumentParser:
+        made = stages.add_parser(name, help=about, description=about)
+        made.set_defaults(run=run)
+        for option, required in needed.items():
+            made.add_argument(f"--{option}", type=Path, required=required, metavar="PATH")
+        made.add_argument("--seed", type=int, default=20260)
+        if name != "corpus":
+            made.add_argument("--recipe", default="small", help="a name in models/, or a file")
+        return made
+
+    corpus = stage("corpus", _corpus, "measure kernels to learn from, or to evaluate on", matrices=False, corpus=True)
+    corpus.add_argument("--per-family", type=int, default=12, help="synthetic matrices of each family")
+    corpus.add_argument("--held-out", action="store_true", help="the families kept for evaluation instead")
+    corpus.add_argument("--again", action="store_true", help="those a second time, to score what the first chose")
+    pretrain = stage("pretrain", _pretrain, "stage 1: the language of kernels", out=True)
+    pretrain.add_argument("--folder", action="append", default=[], help="of CUDA and C++ to learn from as well")
+    sft = stage(
+        "sft", _sft, "stage 2: from a matrix to a kernel", matrices=False, corpus=True, pretrained=False,
+        tokenizer=False, out=True,
+    )  # fmt: skip
+    sft.add_argument("--label", default="softmax", help="which right kernel is the answer: any, fastest or softmax")
+    rl = stage(
+        "rl", _rl, "stage 3: rewards of measured kernels", matrices=False, corpus=True, tuned=True, pretrained=False,
+        tokenizer=False, out=True,
+    )  # fmt: skip
+    rl.add_argument("--method", default="group", help="group or ppo")
+    rl.add_argument("--reward", default="ladder", help="ladder, sparserl, tiered or correctness")
+    stage("publish", _publish, "the checkpoint that ships", trained=True, tokenizer=True, card=True)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
