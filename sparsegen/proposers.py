@@ -31,8 +31,8 @@ class Proposers:
     begins at once where a core is free of the search, and otherwise when the first candidate is asked for.
     """
 
-    def __init__(self, problem: Problem, model: str, seconds: float, seed: int) -> None:
-        self.problem, self.model, self.seconds, self.seed = problem, model, seconds, seed
+    def __init__(self, problem: Problem, model: str, seconds: float) -> None:
+        self.problem, self.model, self.seconds = problem, model, seconds
         self.report: dict = {}
         self.notes: list[str] = []
         self.ms = 0.0
@@ -81,9 +81,9 @@ class Proposers:
         if isinstance(found, str):
             self.report = {"skipped": found}
             return []
-        from sparsegen.model.sample import propose
+        from sparsegen.model.proposal import propose
 
-        proposal = propose(self.problem, found, seed=self.seed, seconds=SHARE * self.seconds)
+        proposal = propose(self.problem, found, seconds=SHARE * self.seconds)
         self.report = {
             "checkpoint": found.path.name, "samples": proposal.samples, "distinct": len(proposal.candidates),
             "duplicates": proposal.duplicates, "illegal": proposal.illegal, "encode_ms": proposal.encode_ms,

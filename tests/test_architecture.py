@@ -26,6 +26,7 @@ LAYERS = """
     search model.grammar
     report model.sample
     kernel artifact model.beam
+    model.proposal
     proposers
     store engine
     __init__

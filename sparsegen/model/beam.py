@@ -1,44 +1,28 @@
 """The kernels with the most likely headers: a beam over the header, then the most likely body of each.
 
-The header of a kernel file decides (format, parameters, launches) and the body follows from it, so that samples differ
-little below a header. Each of `count` texts here has a header of its own; nothing is random.
+This is the declared decoding of compiling and evaluation. The header of a kernel file decides (format, parameters,
+launches) and the body nearly always follows from it, so that samples differ little below a header: each text here has a
+header of its own. Two kernels under one header, such as csr_scalar and csr_vector, are one choice: the likelier. Nothing
+is random. Headers are ranked by their probability under the model itself; the grammar only strikes out.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sparsegen.errors import SparsegenValueError
 from sparsegen.model import encoder
 from sparsegen.model.grammar import Grammar, State
-from sparsegen.model.sample import Sample, log_softmax
+from sparsegen.model.sample import MOST_TRIES, Sample, log_softmax
 from sparsegen.model.tokenizer import END, START
 
 WIDTH = 6  # headers followed at once
-CHOICES = 8  # tokens considered after each
-
-
-@dataclass
-class _Draft:
-    state: State
-    tokens: list[int]
-    logprobs: list[float]
-    header: str = ""  # once it is written
-    score: float = 0.0  # log-probability of the header
-    stopped: str = ""
-    finished: bool = False
-
-    def after(self, token: int, logprob: float, piece: str) -> _Draft:
-        state = self.state
-        if token != END:
-            state = copy.copy(self.state).push(piece)
-        header, score = self.header, self.score + (0.0 if self.header else logprob)
-        if not header and state.in_body:
-            header = state.text.partition("*/")[0]
-        return _Draft(state, [*self.tokens, token], [*self.logprobs, logprob], header, score, finished=token == END)
+CHOICES = 8  # tokens considered after each of them
 
 
 def beam(
@@ -50,91 +34,157 @@ def beam(
     *,
     width: int = WIDTH,
     longest: int | None = None,
+    seconds: float | None = None,
 ) -> list[list[Sample]]:
     """For each structure up to `count` texts with different headers, the likeliest header first.
 
-    Texts that could not be finished say why in `stopped`, as in `sample`.
+    Texts that could not be finished say why in `stopped`, as in `sample`; headers that no likely token could go on with
+    come last, where there are fewer others than `count`. longest: tokens of a text, at most the recipe's. seconds: for
+    all of it, after which what is unfinished is given up. Raises SparsegenValueError.
     """
+    if len(structures) != len(grammars):
+        raise SparsegenValueError(
+            f"{len(structures)} structures and {len(grammars)} grammars; expected as many of each"
+        )
+    if count < 1 or width < 1:
+        raise SparsegenValueError(f"count = {count}, width = {width}; expected at least 1 of each")
+    if not structures:
+        return []
+    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
     memory = decoder.remember(encoder.batch(structures))
     most = min(longest or decoder.recipe.longest, decoder.recipe.longest)
     pieces = [tokenizer.piece(id).decode("latin-1") for id in range(tokenizer.size)]
-    return [
-        _follow(decoder, memory, row, grammar, tokenizer, pieces, count, max(width, count), most)
-        for row, grammar in enumerate(grammars)
-    ]
+    found = []
+    for row, grammar in enumerate(grammars):
+        state = decoder.start(memory, np.array([row]))
+        drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, deadline)
+        found.append([each.sample(tokenizer) for each in drafts])
+    return found
 
 
-def _follow(decoder, memory, row, grammar, tokenizer, pieces, count, width, most) -> list[Sample]:
+@dataclass
+class _Draft:
+    """A text under way."""
+
+    state: State
+    tokens: list[int]
+    logprobs: list[float]
+    header: str = ""  # once it is closed
+    score: float = 0.0  # log-probability of the header
+    finished: bool = False
+    stopped: str = ""
+
+    def after(self, token: int, logprob: float, piece: str) -> _Draft:
+        """With one more token, which the grammar allows."""
+        state = self.state if token == END else copy.copy(self.state).push(piece)
+        header = self.header
+        if not header and state.in_body:
+            header = state.text.partition("*/")[0]
+        score = self.score if self.header else self.score + logprob
+        return _Draft(state, [*self.tokens, token], [*self.logprobs, logprob], header, score, token == END)
+
+    def sample(self, tokenizer) -> Sample:
+        return Sample(tokenizer.decode(self.tokens), self.tokens, self.logprobs, self.finished, self.stopped)
+
+    def may(self, token: int, pieces: list[str]) -> bool:
+        return self.state.complete if token == END else pieces[token] != "" and self.state.may(pieces[token])
+
+    def hopeless(self, reason: str) -> _Draft:
+        self.finished, self.stopped = False, f"hopeless: {reason}"
+        return self
+
+    def stuck(self) -> _Draft:
+        return self.hopeless("no likely token may follow " + repr(self.state.text[-30:]))
+
+
+_Placed = tuple[int, _Draft]  # a draft, and the place among the samples of the decoder that it goes on from
+
+
+def _follow(
+    decoder, state, grammar: Grammar, pieces: list[str], count: int, width: int, most: int, deadline: float
+) -> list[_Draft]:
+    """The drafts of one structure, best first."""
     live = [_Draft(grammar.start(), [], [])]
     ended: list[_Draft] = []
-    state = decoder.start(memory, np.array([row]))
-    tokens = np.array([START[grammar.language]])
+    dead: list[_Draft] = []
+    tokens = [START[grammar.language]]
     while live:
-        logs = log_softmax(decoder.step(state, tokens))
+        logs = log_softmax(decoder.step(state, np.array(tokens)))
         heads = [(place, each) for place, each in enumerate(live) if not each.header]
-        chosen = _headers(heads, logs, pieces, width)
-        for place, each in enumerate(live):
-            if each.header:
-                chosen += _likeliest(place, each, logs[place], pieces)
-        chosen, over = _best(chosen, ended, count, most)
+        going, stuck = _headers(heads, logs, pieces, width)
+        going += [(place, _likeliest(each, logs[place], pieces)) for place, each in enumerate(live) if each.header]
+        going, over = _best(going, ended, count, most)
+        dead += stuck
         ended += over
-        live = [each for _, each in chosen]
-        if live:
-            state = decoder.keep(state, np.array([place for place, _ in chosen]))
-            tokens = np.array([each.tokens[-1] for each in live])
-    ended.sort(key=lambda each: -each.score)
-    return [
-        Sample(tokenizer.decode(each.tokens), each.tokens, each.logprobs, each.finished, each.stopped)
-        for each in ended[:count]
-    ]
+        places, live = [place for place, _ in going], [each for _, each in going]
+        if live and time.monotonic() > deadline:
+            for each in live:
+                each.stopped = "out of time"
+            ended += live
+            break
+        if live and places != list(range(len(tokens))):
+            state = decoder.keep(state, np.array(places))
+        tokens = [each.tokens[-1] for each in live]
+    for group in (ended, dead):
+        group.sort(key=lambda each: -each.score)
+    return [*ended, *dead][:count]
 
 
-def _headers(heads: list[tuple[int, _Draft]], logs: np.ndarray, pieces: list[str], width: int):
-    """The `width` likeliest legal continuations of the headers under way, with the places they continue."""
+def _headers(
+    heads: list[_Placed], logs: np.ndarray, pieces: list[str], width: int
+) -> tuple[list[_Placed], list[_Draft]]:
+    """The `width` likeliest legal continuations of the headers under way, and the headers that have none."""
     options = []
     for place, each in heads:
-        for token in np.argpartition(-logs[place], CHOICES)[:CHOICES]:
-            options.append((each.score + logs[place, token], place, int(token), each))
-    options.sort(key=lambda option: -option[0])
-    chosen: list[tuple[int, _Draft]] = []
+        for token in np.argpartition(-logs[place], CHOICES)[:CHOICES].tolist():
+            options.append((each.score + float(logs[place, token]), place, token, each))
+    options.sort(key=lambda option: (-option[0], *option[1:3]))
+    chosen: list[_Placed] = []
+    known: set[str] = set()  # the same text in other tokens is not another header
+    barren = dict(heads)
     for _, place, token, each in options:
         if len(chosen) == width:
-            break
-        if token != END and pieces[token] and each.state.may(pieces[token]):
-            chosen.append((place, each.after(token, float(logs[place, token]), pieces[token])))
-    return chosen
+            return chosen, []
+        if each.may(token, pieces):
+            barren.pop(place, None)
+            after = each.after(token, float(logs[place, token]), pieces[token])
+            if after.state.text not in known:
+                known.add(after.state.text)
+                chosen.append((place, after))
+    return chosen, [each.stuck() for each in barren.values()]
 
 
-def _likeliest(place: int, each: _Draft, logs: np.ndarray, pieces: list[str]) -> list[tuple[int, _Draft]]:
-    """The likeliest legal continuation of a body; one that has none ends there."""
-    for token in np.argsort(-logs)[: 3 * CHOICES].tolist():
-        if token == END and each.state.complete:
-            after = each.after(token, float(logs[token]), "")
-            if reason := each.state.refusal():
-                after.finished, after.stopped = False, f"hopeless: {reason}"
-            return [(place, after)]
-        if token != END and pieces[token] and each.state.may(pieces[token]):
-            return [(place, each.after(token, float(logs[token]), pieces[token]))]
-    each.stopped = "hopeless: no likely token may follow " + repr(each.state.text[-30:])
-    return [(place, each)]
+def _likeliest(each: _Draft, logs: np.ndarray, pieces: list[str]) -> _Draft:
+    """A body with the likeliest legal token; it ends where there is none, and at END."""
+    for token in _ranked(logs):
+        if each.may(token, pieces):
+            after = each.after(token, float(logs[token]), pieces[token])
+            reason = after.state.refusal() if token == END else None
+            return after.hopeless(reason) if reason else after
+    return each.stuck()
 
 
-def _best(chosen: list[tuple[int, _Draft]], ended: list[_Draft], count: int, most: int):
-    """What goes on, and what has just ended: of equal headers the likeliest, and no more than can be among `count`."""
-    known: dict[str, _Draft] = {each.header: each for each in ended}
-    going: list[tuple[int, _Draft]] = []
-    over: list[_Draft] = []
-    for place, each in sorted(chosen, key=lambda pair: -pair[1].score):
+def _ranked(logs: np.ndarray) -> Iterator[int]:
+    """Tokens, the likeliest first: at most MOST_TRIES. The first is nearly always the one that is taken."""
+    yield int(logs.argmax())
+    yield from np.argsort(-logs, kind="stable")[1:MOST_TRIES].tolist()
+
+
+def _best(drafts: list[_Placed], ended: list[_Draft], count: int, most: int) -> tuple[list[_Placed], list[_Draft]]:
+    """What goes on, by place, and what has just ended: of equal headers the likeliest, and none that `count` others are
+    ahead of."""
+    known = {each.header: each for each in ended}
+    kept: list[_Placed] = []
+    for place, each in sorted(drafts, key=lambda pair: -pair[1].score):
+        if each.header and each.header in known:
+            continue
         if each.header:
-            if each.header in known:
-                continue
             known[each.header] = each
-        if len(each.tokens) >= most and not each.finished:
+        if len(each.tokens) >= most and not (each.finished or each.stopped):
             each.stopped = "too long"
-        if each.finished or each.stopped:
-            over.append(each)
-        else:
-            going.append((place, each))
-    scores = sorted((each.score for each in known.values()), reverse=True)
-    least = scores[count - 1] if len(scores) >= count else -np.inf
-    return [pair for pair in going if pair[1].score >= least], [each for each in over if each.score >= least]
+        kept.append((place, each))
+    ahead = sorted((each.score for each in known.values()), reverse=True)
+    least = ahead[count - 1] if len(ahead) >= count else float("-inf")
+    kept = [pair for pair in sorted(kept, key=lambda pair: pair[0]) if pair[1].score >= least]
+    over = [each for _, each in kept if each.finished or each.stopped]
+    return [pair for pair in kept if not (pair[1].finished or pair[1].stopped)], over

@@ -35,7 +35,7 @@ TECHNIQUES = (  # what a kernel may use, one word each
     "may_sort",  # SIGMA other than 1
     "may_block",  # BSR, BSELL
     "may_diagonal",  # DIA
-    "may_compress",  # 16-bit indices
+    "may_compress",  # narrower indices or values, or one value for all
     "may_pad",  # ELL
     "may_split",  # composite parts
     "may_unroll",  # pragma unroll, tiles

@@ -1,28 +1,23 @@
-"""Texts drawn from the model, many at once, and the kernels among them.
+"""Texts drawn from the model, many at once, for reinforcement learning and for the figures of the raw model.
 
-One declared decoding for compiling, training and evaluation: a token is drawn at `temperature` from the `top_k` most
-likely ones; under a grammar, one that it refuses is struck out and another drawn from the rest. That is sampling from
-the masked and renormalised distribution, without asking the grammar about tokens nobody draws. Every sample has a
-random generator of its own, from the seed and its place, so that it does not depend on what is sampled beside it.
+A token is drawn at `temperature` from the `top_k` most likely ones; under a grammar, one that it refuses is struck out
+and another drawn from the rest. That is sampling from the masked and renormalised distribution, without asking the
+grammar about tokens nobody draws. Every sample has a random generator of its own, from the seed and its place, so that
+it does not depend on what is sampled beside it. Kernels for a user come from the likeliest texts instead: see beam.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model import encoder
 from sparsegen.model.grammar import Grammar
 from sparsegen.model.tokenizer import CPP, CUDA, END, PAD, START
-from sparsegen.problem import Problem
 
-COUNT = 4  # samples of a kernel that `propose` draws
-TEMPERATURE, TOP_K = 0.8, 50
 SEED = 20260
 MOST_TRIES = 24  # tokens that a grammar may refuse at one place before the sample is given up
 
@@ -53,13 +48,12 @@ def sample(
     seed: int = SEED,
     longest: int | None = None,
     greedy_first: bool = False,
-    seconds: float | None = None,
 ) -> list[list[Sample]]:
     """counts[i] texts in languages[i] ("cpp" or "cuda") for structures[i]: a list of samples for each structure.
 
     grammars: what the texts may be, one for each structure; None: anything. temperature over 0. top_k: None for all
     tokens. longest: tokens of a text, at most the recipe's. greedy_first: the first text of each structure takes the
-    most likely token every time. seconds: after which what is unfinished is given up. Raises SparsegenValueError.
+    most likely token every time. Raises SparsegenValueError.
     """
     grammars = list(grammars) if grammars is not None else [None] * len(structures)
     if not len(structures) == len(languages) == len(counts) == len(grammars):
@@ -71,7 +65,6 @@ def sample(
         got = f"temperature = {temperature}, top_k = {top_k}"
         raise SparsegenValueError(f"{got}; expected a temperature over 0, and a top_k of at least 1 or None")
     longest = min(longest or decoder.recipe.longest, decoder.recipe.longest)
-    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
     pieces = [tokenizer.piece(id).decode("latin-1") for id in range(tokenizer.size)]
     drafts = [
         [
@@ -91,10 +84,6 @@ def sample(
         logits = decoder.step(state, np.array(tokens))
         logs = log_softmax(logits)
         going = [place for place, each in enumerate(live) if each.take(logits[place], logs[place], longest)]
-        if going and time.monotonic() > deadline:
-            for place in going:
-                live[place].stopped = "out of time"
-            break
         if going and len(going) < len(live):
             state = decoder.keep(state, np.array(going))
         live = [live[place] for place in going]
@@ -172,55 +161,3 @@ class _Draft:
 
     def sample(self, tokenizer) -> Sample:
         return Sample(tokenizer.decode(self.tokens), self.tokens, self.logprobs, self.finished, self.stopped)
-
-
-@dataclass
-class Proposal:
-    """Kernels that the model wrote for one problem, the best guess first, and what that took. Iterating gives them."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    samples: int = 0
-    duplicates: int = 0
-    illegal: int = 0  # texts that are no kernel for the problem, or that were given up
-    encode_ms: float = 0.0
-    sample_ms: float = 0.0
-
-    def __iter__(self) -> Iterator[Candidate]:
-        return iter(self.candidates)
-
-
-def propose(
-    problem: Problem,
-    checkpoint,
-    count: int = COUNT,
-    *,
-    seed: int = SEED,
-    temperature: float = TEMPERATURE,
-    top_k: int | None = TOP_K,
-    seconds: float | None = None,
-) -> Proposal:
-    """Distinct kernels for a problem that parse, hold its matrix and pass the screen, of `count` texts of a checkpoint.
-
-    The greedy text comes first, then the others by their probability. seconds: as for `sample`.
-    """
-    started = time.perf_counter()
-    recipe, grammar = checkpoint.recipe, Grammar(problem)
-    structure = encoder.encode(problem, recipe.embedding, recipe.tokens)
-    encoded = time.perf_counter()
-    (texts,) = sample(
-        checkpoint.decoder, checkpoint.tokenizer, [structure], [grammar.language], [count], grammars=[grammar],
-        temperature=temperature, top_k=top_k, seed=seed, greedy_first=True, seconds=seconds,
-    )  # fmt: skip
-    proposal = Proposal(samples=count, encode_ms=(encoded - started) * 1e3)
-    seen: set[str] = set()
-    for each in [*texts[:1], *sorted(texts[1:], key=lambda text: -sum(text.logprobs))]:
-        found = grammar.reading(each.text) if each.finished else None
-        if not isinstance(found, Candidate):
-            proposal.illegal += 1
-        elif found.key in seen:
-            proposal.duplicates += 1
-        else:
-            seen.add(found.key)
-            proposal.candidates.append(replace(found, name=f"model_{found.key[:6]}"))
-    proposal.sample_ms = (time.perf_counter() - encoded) * 1e3
-    return proposal

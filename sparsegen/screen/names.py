@@ -102,6 +102,7 @@ def of(candidate: Candidate) -> Names:
     return _scan(prelude.text(candidate.language), names)
 
 
+@functools.lru_cache(maxsize=4096)  # most are the prelude's, the same for every candidate
 def _body(text: str) -> tuple[Token, ...]:
     return tuple(item for item in tokenize(text, ours=True) if isinstance(item, Token))
 

@@ -1,0 +1,239 @@
+"""The beam: different headers, the likeliest first, each with its likeliest legal body."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from playback import FIRST, SIZE, Characters, Mixture
+from support import problem_of, template
+
+from sparsegen import gallery
+from sparsegen.errors import SparsegenValueError
+from sparsegen.model import decoder as decoders
+from sparsegen.model import encoder, recipe
+from sparsegen.model.beam import beam
+from sparsegen.model.grammar import Grammar
+from sparsegen.model.sample import sample
+from sparsegen.model.tokenizer import CPP, END, written
+
+PROBLEM = problem_of(gallery.small()["stencil2d"], facts=None)
+OTHER = problem_of(gallery.banded(211, 211, [-3, 0, 1]), facts=None)
+SCALAR = written(template("csr_scalar", values="full"))
+VECTOR = written(template("csr_vector", values="full"))
+SLICES = {size: written(template("sell_slice", SLICE=size, SIGMA=1, BITS=32, values="full")) for size in (8, 16)}
+SURE = 40.0
+
+
+def searched(decoder, count: int, problems=(PROBLEM,), tokenizer=None, **options):
+    structures = [encoder.encode(each, tokens=16) for each in problems]
+    grammars = [Grammar(each) for each in problems]
+    return beam(decoder, tokenizer or Characters(), structures, grammars, count, **options)
+
+
+def found(texts: list[str], weights: list[float], count: int, **options) -> list:
+    (group,) = searched(Mixture(texts, weights, sure=SURE), count, **options)
+    return group
+
+
+def header(text: str) -> str:
+    return text.partition("*/")[0]
+
+
+def test_the_likeliest_header_comes_first_where_greedy_takes_another():
+    """sell is likelier than csr, but csr is likelier than either header of sell."""
+    texts, weights = [SLICES[8], SLICES[16], SCALAR], [0.35, 0.25, 0.4]
+    decoder = Mixture(texts, weights, sure=SURE)
+    structure = encoder.encode(PROBLEM, tokens=16)
+    ((greedy,),) = sample(decoder, Characters(), [structure], ["cpp"], [1], top_k=1)
+    assert greedy.text == SLICES[8]
+    group = found(texts, weights, 3)
+    assert [each.text for each in group] == [SCALAR, SLICES[8], SLICES[16]]
+    for each, weight in zip(group, (0.4, 0.35, 0.25), strict=True):
+        assert each.finished and each.stopped == ""
+        assert each.tokens == [*Characters().encode(each.text), END]
+        assert len(each.logprobs) == len(each.tokens)
+        assert sum(each.logprobs[: len(header(each.text)) + 2]) == pytest.approx(np.log(weight), abs=1e-4)
+
+
+def test_of_equal_headers_one_is_written_with_its_likeliest_body():
+    assert header(SCALAR) == header(VECTOR)
+    group = found([SCALAR, SLICES[8], VECTOR], [0.3, 0.25, 0.45], 4)
+    assert [each.text for each in group] == [VECTOR, SLICES[8]]
+    group = found([SCALAR, SLICES[8], VECTOR], [0.31, 0.4, 0.29], 4)  # the header has 0.6, whatever the body
+    assert [each.text for each in group] == [SCALAR, SLICES[8]]
+    group = found([SCALAR, SLICES[8], VECTOR], [0.22, 0.6, 0.18], 4)
+    assert [each.text for each in group] == [SLICES[8], SCALAR]
+
+
+class Spelled(Characters):
+    """Some words have tokens of their own as well."""
+
+    words = {FIRST + 150: b"fo", FIRST + 151: b"rmat", FIRST + 152: b"form", FIRST + 153: b"at", FIRST + 154: b"csr"}
+
+    def piece(self, id: int) -> bytes:
+        return self.words.get(id) or super().piece(id)
+
+    def spelled(self, text: str, *ids: int) -> list[int]:
+        """The text with its first occurrence of what the ids say in those tokens."""
+        before, _, after = text.partition(self.decode(ids))
+        return [*self.encode(before), *ids, *self.encode(after), END]
+
+
+def test_one_header_in_other_tokens_is_not_another():
+    """With room for two, the second spelling of csr would push sell out of the beam."""
+    tokenizer = Spelled()
+    decoder = Mixture(["", "", ""], [0.4, 0.35, 0.25], sure=SURE)
+    one, other = (FIRST + 150, FIRST + 151), (FIRST + 152, FIRST + 153)
+    decoder.texts = [tokenizer.spelled(SCALAR, *one), tokenizer.spelled(SCALAR, *other)]
+    decoder.texts.append(tokenizer.spelled(SLICES[8], *one))
+    (group,) = searched(decoder, 2, tokenizer=tokenizer, width=2)
+    assert [each.text for each in group] == [SCALAR, SLICES[8]]
+    decoder.texts[1] = tokenizer.spelled(SCALAR, FIRST + 154)  # shorter, so it is closed earlier
+    decoder.weights = [0.5, 0.3, 0.2]
+    (group,) = searched(decoder, 3, tokenizer=tokenizer)
+    assert [each.text for each in group] == [SCALAR, SLICES[8]]
+    assert len(group[0].tokens) == len(SCALAR) + 1 - 4  # the likelier: fo, rmat
+
+
+def test_a_body_goes_on_with_what_is_legal():
+    hostile = SCALAR.replace("ACC sum = 0;", "ACC sum = $;")
+    group = found([hostile, SCALAR], [0.9, 0.1], 2)
+    assert [each.text for each in group] == [SCALAR]
+    assert group[0].finished
+
+
+def test_why_texts_end():
+    typo = SCALAR.replace("indptr[row + 1]", "indptr[row + 1)")
+    wrong = SLICES[8].replace("vector sum = {};", "vector sum = x;")  # the screen says so, when all is written
+    stuck = 'int main() { return system("x"); }'
+    group = found([typo, wrong, SLICES[16]], [0.5, 0.3, 0.2], 3)
+    assert [each.finished for each in group] == [False, False, True]
+    assert group[0].stopped.startswith("hopeless: no likely token") and "indptr[row + 1" in group[0].stopped
+    assert group[0].text == typo[: typo.index("1)") + 1]
+    assert group[1].stopped.startswith("hopeless") and group[1].text == wrong
+    (alone,) = found([stuck], [1.0], 3)
+    assert (alone.text, alone.finished) == ("", False) and alone.stopped.startswith("hopeless")
+    half = "/* sparsegen\n" + 'op = "spmv"\nformat = "nowhere"'
+    group = found([half, SCALAR], [0.6, 0.4], 3)  # there is a legal way on, if not for that text
+    assert [each.text for each in group] == [SCALAR]
+
+
+@pytest.mark.parametrize("longest", [17, len(SCALAR) - 30])
+def test_texts_that_are_too_long(longest):
+    assert len(header(SCALAR)) in range(30, len(SCALAR) - 30)
+    (each,) = found([SCALAR], [1.0], 2, longest=longest)
+    assert (each.text, each.finished, each.stopped) == (SCALAR[:longest], False, "too long")
+    (group,) = searched(Mixture([SCALAR], sure=SURE, longest=longest), 2)
+    assert [each.stopped for each in group] == ["too long"]
+    (whole,) = found([SCALAR], [1.0], 2, longest=len(SCALAR) + 1)
+    assert whole.finished
+
+
+def test_out_of_time(monkeypatch):
+    moments = itertools.count(step=0.25)
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    ((each,),) = searched(Mixture([SCALAR], sure=SURE), 2, seconds=1.0)
+    assert (each.text, each.finished, each.stopped) == (SCALAR[:5], False, "out of time")
+
+
+def test_no_more_texts_than_asked_for_and_none_followed_that_cannot_be_among_them():
+    texts = [SCALAR, SLICES[8], SLICES[16]]
+    texts += [written(template("sell_slice", SLICE=size, SIGMA=256, BITS=32, values="full")) for size in (8, 16)]
+    texts.append(written(template("coo_runs", values="full")))
+    weights = [0.05, 0.1, 0.15, 0.3, 0.22, 0.18]
+    for count in (1, 2, 4, 9):
+        decoder = Mixture(texts, weights, sure=SURE)
+        (group,) = searched(decoder, count)
+        ranked = sorted(texts, key=lambda text: -weights[texts.index(text)])
+        assert [each.text for each in group] == ranked[:count]
+        assert max(decoder.widths) <= 6
+        assert max(decoder.widths[max(len(header(text)) for text in texts) + 4 :]) <= count
+    group = found([SLICES[16], SLICES[8], SCALAR], [0.25, 0.35, 0.4], 2, width=2)
+    assert [each.text for each in group] == [SCALAR, SLICES[8]]
+    narrow = Mixture(texts, weights, sure=SURE)
+    (group,) = searched(narrow, 1, width=1)
+    assert set(narrow.widths) == {1}
+    assert group[0].text == texts[3]  # the greedy one, which is the likeliest of sell, and sell of all
+
+
+class ByRow(Mixture):
+    """Every second problem likes the texts in the other order."""
+
+    def start(self, memory, rows):
+        assert len(rows) == 1
+        ordered = sorted(self.weights)
+        self.weights = ordered if rows[0] % 2 else ordered[::-1]
+        return super().start(memory, rows)
+
+
+def test_each_problem_of_a_batch_has_its_own_texts():
+    decoder = ByRow([SCALAR, SLICES[8]], [0.7, 0.3], sure=SURE)
+    groups = searched(decoder, 2, (PROBLEM, PROBLEM, PROBLEM))
+    assert [[each.text for each in group] for group in groups] == [
+        [SCALAR, SLICES[8]], [SLICES[8], SCALAR], [SCALAR, SLICES[8]],
+    ]  # fmt: skip
+    assert searched(decoder, 2, ()) == []
+
+
+class Guided(Mixture):
+    """The shipped decoder with weights that mean nothing, which chooses among the given texts."""
+
+    def __init__(self, texts: list[str], seed: int) -> None:
+        super().__init__(texts, [1.0] * len(texts), sure=20.0)
+        small = replace(recipe.load("tiny"), vocabulary=SIZE)
+        rng = np.random.default_rng(seed)
+        weights = {name: rng.standard_normal(shape) * 0.3 for name, shape in decoders.shapes(small).items()}
+        self.real = decoders.Decoder(small, weights)
+        self.recipe = small
+
+    def remember(self, batch):
+        return self.real.remember(batch)
+
+    def start(self, memory, rows):
+        return self.real.start(memory, rows), super().start(len(memory.mask), rows)
+
+    def step(self, state, tokens):
+        return self.real.step(state[0], tokens) + super().step(state[1], tokens)
+
+    def keep(self, state, rows):
+        return self.real.keep(state[0], rows), super().keep(state[1], rows)
+
+
+GUIDE = [SCALAR, *SLICES.values(), *(text.replace("BITS = 32", "BITS = 16") for text in SLICES.values())]
+
+
+def test_a_batch_gives_what_each_problem_gives_alone():
+    decoder = Guided(GUIDE, 20261)
+    together = searched(decoder, 3, (PROBLEM, OTHER), longest=150)
+    alone = [searched(decoder, 3, (each,), longest=150)[0] for each in (PROBLEM, OTHER)]
+    assert [len(group) for group in together] == [len(group) for group in alone] == [3, 3]
+    for one, other in zip(itertools.chain(*together), itertools.chain(*alone), strict=True):
+        assert (one.tokens, one.stopped) == (other.tokens, other.stopped)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+def test_a_text_keeps_its_own_past_where_others_part_from_it_and_end():
+    """Each text, replayed alone, has the same probabilities."""
+    decoder = Guided(GUIDE, 20262)
+    (group,) = searched(decoder, 4)
+    assert sorted(map(len, decoder.texts)) != sorted(len(each.tokens) for each in group)
+    assert len({header(each.text) for each in group}) == len(group) == 4
+    memory = decoder.remember(encoder.batch([encoder.encode(PROBLEM, tokens=16)]))
+    for each in group:
+        state, token = decoder.start(memory, np.array([0])), CPP
+        for following, logprob in zip(each.tokens, each.logprobs, strict=True):
+            logits = decoder.step(state, np.array([token]))[0].astype(float)
+            assert logprob == pytest.approx(logits[following] - np.log(np.exp(logits).sum()), abs=1e-3)
+            token = following
+
+
+@pytest.mark.parametrize(("options", "word"), [({"count": 0}, "count"), ({"count": 2, "width": 0}, "width")])
+def test_options_that_make_no_sense(options, word):
+    with pytest.raises(SparsegenValueError, match=word):
+        searched(Mixture([SCALAR]), **options)
+    with pytest.raises(SparsegenValueError, match="grammars"):
+        beam(Mixture([SCALAR]), Characters(), [encoder.encode(PROBLEM, tokens=16)], [], 2)
