@@ -1,17 +1,17 @@
-"""What does the model's first, best of two and best of four kernels reach on matrices of families it never saw?
+"""What do the model's first, best of two and best of four kernels reach on matrices of families it never saw?
 
-    python -m sparsegen.train.corpus --matrices DIR --out FOLDER --held-out            # every template instance, to choose
-    python -m sparsegen.train.corpus --matrices DIR --out FOLDER --held-out --again    # and again, to score
-    python experiments/held_out.py --matrices DIR --corpus FOLDER --checkpoint models/NAME [--other LABEL=RUN ...]
+    python -m sparsegen.train corpus --matrices DIR --corpus FOLDER --held-out    # every instance, to choose by
+    python -m sparsegen.train corpus --matrices DIR --corpus FOLDER --again       # and again, to score by
+    python experiments/held_out.py --matrices DIR --corpus FOLDER [--checkpoint models/NAME] [--other LABEL=FOLDER ...]
 
 The unit is a problem: a matrix with spmv f64, spmv f32 or spmm k = 32 f64, values opaque, one thread. A method is an
-ordered list of kernels for it; at a budget of k the fastest of its first k is taken, by the first measurement, and is
-worth its speed in the second, which was made by another process with other inputs' timing. A text that is no correct
-kernel is a spent try; where all k are, the best baseline serves. The optimum is the fastest template instance, chosen
-and scored in the same way. Figures are geometric means of speed over the optimum's, with 95 % bootstrap intervals over
-matrices. What the model wrote that is no template instance is measured twice as well.
+ordered list of kernels for it; at a budget of k the fastest of its first k is taken by the first measurement, and is
+worth its speed in the second, made by another process with other rounds. A text that is no correct kernel is a spent
+try; where all k are, the best library serves. The optimum is the fastest template instance, chosen and scored in the
+same way. What the model wrote that is no template instance is measured twice as well. Figures are geometric means of
+speed over the optimum's, with 95 % bootstrap intervals over matrices.
 
-Results: results/held_out.md (tables), held_out.jsonl (every text of the model, its level, and where it stands).
+Results: results/held_out.md (tables), held_out.tsv (a row per problem), held_out.json (the figures).
 """
 
 from __future__ import annotations
@@ -19,151 +19,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import rivals
+from study import BUDGETS, Problem, Study, levels, problems, raw
 
-from sparsegen import candidate, metrics
-from sparsegen.errors import SparsegenError
-from sparsegen.model import checkpoint, encoder
-from sparsegen.model.beam import beam
-from sparsegen.model.grammar import Grammar
-from sparsegen.model.sample import sample
+from sparsegen import metrics
+from sparsegen.model import checkpoint
 from sparsegen.record import Records, environment
-from sparsegen.train import corpus, examples
-from sparsegen.train.rewards import Outcome
-from sparsegen.train.verdicts import Verdicts
-from sparsegen.verdict import Level
-
-import selectors_ as rivals
+from sparsegen.train import examples
 
 HERE = Path(__file__).resolve().parent
-BUDGETS = (1, 2, 4)
 LEAST_INSTANCES = 20
 SEED = 20260
-
-
-@dataclass
-class Problem:
-    """chosen, scored: speedup over the best baseline by kernel key, in the two measurements; order: as proposed."""
-
-    line: dict
-    chosen: dict[str, float]
-    scored: dict[str, float]
-    order: list[str]
-
-    @property
-    def kind(self) -> str:
-        return f"{self.line['op']} {self.line['dtype']}" + (f" k={self.line['k']}" if self.line["op"] == "spmm" else "")
-
-    @property
-    def optimum(self) -> float:
-        return self.scored[max(self.order, key=lambda each: self.chosen[each])]
-
-    def value(self, kernels: Sequence[str]) -> float:
-        """Speedup of what is taken of `kernels`: 1 where none is right."""
-        right = [each for each in kernels if each in self.chosen and each in self.scored]
-        return self.scored[max(right, key=lambda each: self.chosen[each])] if right else 1.0
-
-    def fraction(self, kernels: Sequence[str]) -> float:
-        return self.value(kernels) / self.optimum
-
-
-def problems(folder: Path) -> list[Problem]:
-    """The problems that both measurements hold, with the instances correct in both."""
-    first = Records(folder / "held_out.jsonl").known
-    again = Records(folder / "held_out_again.jsonl").known
-    found = []
-    for key, line in first.items():
-        if "kernels" not in line or "kernels" not in again.get(key, {}):
-            continue
-        chosen = {each["kernel"]: each["speedup"] for each in line["kernels"] if each["speedup"]}
-        scored = {each["kernel"]: each["speedup"] for each in again[key]["kernels"] if each["speedup"]}
-        order = [each["kernel"] for each in line["kernels"] if each["kernel"] in chosen and each["kernel"] in scored]
-        if order:
-            found.append(Problem(line, {k: chosen[k] for k in order}, {k: scored[k] for k in order}, order))
-    return found
-
-
-Write = Callable[[str, list[examples.Example]], list[list[str]]]
-
-
-def texts(model, shown: list[encoder.Structure], grammars: list[Grammar], count: int) -> list[list[str]]:
-    """The declared decoding: the likeliest headers in order, the likeliest body of each."""
-    found = beam(model.decoder, model.tokenizer, shown, grammars, count)
-    return [[each.text if each.finished else "" for each in group] for group in found]
-
-
-def raw(model, shown, languages, *, grammars=None, greedy: bool) -> list[str]:
-    """One sample each: no grammar, no mask, no early stop unless `grammars`."""
-    found = []
-    for first in range(0, len(shown), 64):
-        part = slice(first, first + 64)
-        found += sample(
-            model.decoder, model.tokenizer, shown[part], languages[part], [1] * len(shown[part]),
-            grammars=grammars[part] if grammars else None, temperature=1.0, top_k=None, seed=SEED, greedy_first=greedy,
-        )  # fmt: skip
-    return [group[0].text for group in found]
-
-
-def table(rows: list[list[str]]) -> str:
-    heads, *body = rows
-    lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *body)]
-    return "\n".join(lines)
-
-
-def interval(found: metrics.Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def levels(outcomes: list[Outcome], cuda: bool) -> list[str]:
-    """Shares that parse, compile, and are correct (CUDA: whose format is feasible)."""
-    count = len(outcomes)
-    parsed = [each.level >= Level.PARSED or each.fault == "screen" for each in outcomes]
-    compiled = [each.level >= Level.COMPILED for each in outcomes]
-    last = [each.level >= Level.CORRECT for each in outcomes]
-    if cuda:
-        last = [good and each.fault != "infeasible" for good, each in zip(parsed, outcomes, strict=True)]
-    return [f"{100 * sum(each) / count:.1f}" for each in (parsed, compiled, last)]
-
-
-class Study:
-    """One checkpoint on the held-out problems."""
-
-    def __init__(self, name: str, model, found: list[examples.Example], options):
-        self.name, self.model, self.found = name, model, found
-        folder = options.corpus / "judged"
-        lines = Records(options.corpus / "held_out.jsonl").known.values()
-        again = Records(options.corpus / "held_out_again.jsonl").known.values()
-        self.first = Verdicts(lines, options.matrices, folder / "held_out.jsonl", seed=20269)
-        self.second = Verdicts(again, options.matrices, folder / "held_out_again.jsonl", seed=20271)
-        self.grammars = [self._grammar(each) for each in found]
-
-    def _grammar(self, example: examples.Example) -> Grammar:
-        A, posed = self.first.opened(f"{example.task.key} {example.language}")
-        return Grammar(posed)
-
-    def keys(self, written: list[list[str]], problems: dict[str, Problem]) -> list[list[str]]:
-        """Kernel keys of the texts for each example, "" for what is no correct kernel; measured where it is new."""
-        keyed = []
-        for example, group in zip(self.found, written, strict=True):
-            keyed.append([self._key(example, text, problems[example.task.key]) for text in group])
-        return keyed
-
-    def _key(self, example, text: str, problem: Problem) -> str:
-        try:
-            key = candidate.parse(text, language=example.language).key
-        except SparsegenError:
-            return ""
-        if key not in problem.chosen or key not in problem.scored:
-            name = f"{example.task.key} {example.language}"
-            (first,), (second,) = self.first.judge(name, [text]), self.second.judge(name, [text])
-            if not first.speedup or not second.speedup:
-                return ""
-            problem.chosen[key], problem.scored[key] = first.speedup, second.speedup
-        return key
+CONTROLS = ("another matrix", "coordinates only", "statistics only")
 
 
 def main() -> None:
@@ -173,9 +44,237 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="by default the one that ships")
     parser.add_argument("--other", action="append", default=[], metavar="LABEL=FOLDER", help="checkpoints to compare")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--limit", type=int, help="only so many matrices")
+    parser.add_argument("--limit", type=int, help="only so many problems, drawn at random")
     options = parser.parse_args()
-    print(report(options))
+    found = problems(options.corpus)
+    if options.limit:
+        picks = np.random.default_rng(SEED).permutation(len(found))[: options.limit]
+        found = [found[each] for each in sorted(picks)]
+    shipped = checkpoint.load(options.checkpoint) if options.checkpoint else checkpoint.default()
+    if isinstance(shipped, str):
+        parser.error(shipped)
+    study = Study(shipped, found, options.corpus, options.matrices)
+    orders = {"model": study.written(max(BUDGETS)), **others(found, study, options)}
+    said = [f"# Held-out families\n\n{about(options, shipped, found)}"]
+    said += ["## Raw samples\n", table(samples(study))]
+    figures: dict = {"environment": environment(SEED), "checkpoint": shipped.path.name}
+    for wide in (False, True):
+        for synthetic in (False, True):
+            rows, kept = fractions(found, orders, wide, synthetic)
+            head = f"## {'Synthetic' if synthetic else 'Real'} matrices" + (
+                f" with at least {LEAST_INSTANCES} feasible instances" if wide else ""
+            )
+            said += [f"{head}\n", table(rows)]
+            figures[head.removeprefix("## ")] = kept
+    said += ["## The model against each rival, same budget\n", table(against(found, orders))]
+    controls = {name: study.controlled(name) for name in CONTROLS}
+    said += ["## Controls: the first kernel, with other tokens\n", table(controlled(found, orders["model"], controls))]
+    compared = {
+        label: Study(checkpoint.load(path), found, options.corpus, options.matrices).written(1)
+        for label, path in pairs(options.other)
+    }
+    if compared:
+        said += ["## First kernels of other checkpoints\n", table(stages(found, orders["model"], compared))]
+    said += [
+        "## Variety of the first kernels\n",
+        variety(study),
+        "## Kernels that no template gives\n",
+        novel(found, orders["model"], study),
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "held_out.md").write_text("\n".join(said) + "\n")
+    (options.out / "held_out.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+    (options.out / "held_out.tsv").write_text(per_problem(found, orders))
+    print("\n".join(said))
+
+
+def pairs(given: Sequence[str]) -> list[tuple[str, str]]:
+    return [(label, path) for label, _, path in (each.partition("=") for each in given)]
+
+
+def about(options, shipped, found: list[Problem]) -> str:
+    facts = environment(SEED)
+    lines = [f"- {name}: {value}" for name, value in facts.items()] + [f"- checkpoint: {shipped.path.name}"]
+    real = {each.line["matrix"] for each in found if not each.synthetic}
+    large = {each.line["matrix"] for each in found if not each.synthetic and each.line["nnz"] > 40_000}
+    lines.append(
+        f"- {len(found)} problems of {len(real)} real matrices ({len(large)} over 40,000 entries) and of "
+        f"{len({each.line['matrix'] for each in found}) - len(real)} synthetic ones"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def others(found: list[Problem], study: Study, options) -> dict[str, list[list[str]]]:
+    """Ordered lists of the rivals for every problem."""
+    lines = [line for line in Records(options.corpus / "measured.jsonl").known.values() if "kernels" in line]
+    recipe = study.model.recipe
+    kept = options.corpus / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
+    training = examples.build(
+        lines, options.matrices, kept, embedding=recipe.embedding, tokens=recipe.tokens, variants=4, seed=20260
+    )
+    training = [each for each in training if each.language == "cpp"]
+    lists = {}
+    for kind in sorted({each.kind for each in found}):
+        alike = [each for each in training if Problem.kind_of(each.task) == kind]
+        lists[kind] = rivals.fixed_list(alike, max(BUDGETS))
+    selector = rivals.Selector([each for each in training if each.task.facts == "none"])
+    orders: dict[str, list[list[str]]] = {name: [] for name in ("fixed list", "rule", "boosted trees")}
+    for each, example in zip(found, study.shown, strict=True):
+        orders["fixed list"].append(lists[each.kind])
+        orders["rule"].append(each.order)
+        orders["boosted trees"].append(selector.order(example, each.order))
+    return orders
+
+
+def value(found: list[Problem], orders: dict, name: str, k: int) -> np.ndarray:
+    """Per problem, the fraction of the optimum; of random orders the geometric mean over draws."""
+    if name == "random":
+        rng = np.random.default_rng(SEED)
+        draws = [
+            [each.fraction(rivals.random_order(each.order, rng)[:k]) for each in found] for _ in range(rivals.DRAWS)
+        ]
+        return np.exp(np.log(draws).mean(axis=0))
+    return np.array([each.fraction(order[:k]) for each, order in zip(found, orders[name], strict=True)])
+
+
+def fractions(found: list[Problem], orders: dict, wide: bool, synthetic: bool) -> tuple[list[list[str]], dict]:
+    rows = [["problem", "matrices", "instances (median)", "method", *(f"best of {k}" for k in BUDGETS)]]
+    kept: dict = {}
+    for kind in sorted({each.kind for each in found}):
+        some = [
+            place for place, each in enumerate(found)
+            if each.kind == kind and each.synthetic == synthetic and (not wide or len(each.order) >= LEAST_INSTANCES)
+        ]  # fmt: skip
+        if not some:
+            continue
+        part = [found[place] for place in some]
+        median = f"{np.median([len(each.order) for each in part]):g}"
+        for name in ("model", "random", "fixed list", "rule", "boosted trees"):
+            own = {key: [order[place] for place in some] for key, order in orders.items()}
+            reached = [value(part, own, name, k) for k in BUDGETS]
+            shown = [interval(metrics.bootstrap(each, [one.line["matrix"] for one in part])) for each in reached]
+            rows.append([kind, str(len(part)), median, name, *shown])
+            kept[f"{kind}, {name}"] = [metrics.geomean(each) for each in reached]
+    return rows, kept
+
+
+def against(found: list[Problem], orders: dict) -> list[list[str]]:
+    """Geometric mean of the model's speed over a rival's on the real matrices."""
+    rows = [["problem", "rival", *(f"best of {k}" for k in BUDGETS)]]
+    real = [place for place, each in enumerate(found) if not each.synthetic]
+    for kind in [*sorted({each.kind for each in found}), "all"]:
+        some = [place for place in real if kind in ("all", found[place].kind)]
+        part = [found[place] for place in some]
+        own = {key: [order[place] for place in some] for key, order in orders.items()}
+        for name in ("random", "fixed list", "rule", "boosted trees"):
+            ratios = [value(part, own, "model", k) / value(part, own, name, k) for k in BUDGETS]
+            shown = [interval(metrics.bootstrap(each, [one.line["matrix"] for one in part])) for each in ratios]
+            rows.append([kind, name, *shown])
+    return rows
+
+
+def controlled(found: list[Problem], model: list[list[str]], controls: dict[str, list[list[str]]]) -> list[list[str]]:
+    rows = [["what the model was given", "speed of its first kernel over that with its own tokens"]]
+    real = [place for place, each in enumerate(found) if not each.synthetic]
+    names = [found[place].line["matrix"] for place in real]
+    for name, written in controls.items():
+        ratios = [found[place].value(written[place][:1]) / found[place].value(model[place][:1]) for place in real]
+        rows.append([name, interval(metrics.bootstrap(ratios, names))])
+    return rows
+
+
+def stages(found: list[Problem], model: list[list[str]], compared: dict[str, list[list[str]]]) -> list[list[str]]:
+    """First-kernel speed over another checkpoint's, and the share of that one's gap to the optimum that is closed."""
+    rows = [["other checkpoint", "its fraction of the optimum", "speed over it", "share of its gap closed"]]
+    real = [place for place, each in enumerate(found) if not each.synthetic]
+    names = [found[place].line["matrix"] for place in real]
+    ours = np.array([found[place].fraction(model[place][:1]) for place in real])
+    for label, written in compared.items():
+        theirs = np.array([found[place].fraction(written[place][:1]) for place in real])
+        gap, closed = -np.log(theirs).mean(), np.log(ours / theirs).mean()
+        share = f"{100 * closed / gap:.0f} %" if gap > 0 else "no gap"
+        shown = [interval(metrics.bootstrap(each, names)) for each in (theirs, ours / theirs)]
+        rows.append([label, *shown, share])
+    return rows
+
+
+def samples(study: Study) -> list[list[str]]:
+    rows = [["language", "decoding", "texts", "parse %", "compile %", "correct % (CUDA: format feasible %)"]]
+    for language in ("cpp", "cuda"):
+        for name, options in (
+            ("one sample at temperature 1", {}), ("greedy", {"greedy": True}),
+            ("greedy, masked", {"greedy": True, "masked": True}),
+        ):  # fmt: skip
+            outcomes = study.judged(language, raw(study, language, **options))
+            rows.append([language, name, str(len(outcomes)), *levels(outcomes, language == "cuda")])
+    return rows
+
+
+def variety(study: Study) -> str:
+    said = []
+    for language in ("cpp", "cuda"):
+        kernels = study.first_kernels(language)
+        for what, names in (
+            ("formats", [k.format for k in kernels]),
+            ("schedules", [metrics.schedule(k) for k in kernels]),
+        ):
+            counted = Counter(names).most_common()
+            said.append(
+                f"- {language}, {len(counted)} {what}: " + ", ".join(f"{name} {count}" for name, count in counted)
+            )
+    return "\n".join(said) + "\n"
+
+
+def novel(found: list[Problem], model: list[list[str]], study: Study) -> str:
+    """Kernels of the model whose machine code no template instance has, and those that beat the optimum by over 5 %."""
+    new, beating = 0, []
+    for each, written in zip(found, model, strict=True):
+        for key in dict.fromkeys(written):
+            if key and study.is_new(each, key):
+                new += 1
+                ratio = each.scored[key] / each.optimum
+                if ratio > max(1.05, 1 + 2 * each.line["spread"]):
+                    beating.append((ratio, each.line["key"], study.texts[each.line["key"], key]))
+    beating.sort(reverse=True)
+    said = [
+        f"{new} kernels that no template instance compiles to; {len(beating)} beat the optimum by over 5 % and twice "
+        "the null pair's spread."
+    ]
+    said += [f"\n{ratio:.2f} times the optimum on {key}:\n\n```cpp\n{text}\n```" for ratio, key, text in beating[:3]]
+    return "\n".join(said) + "\n"
+
+
+def per_problem(found: list[Problem], orders: dict) -> str:
+    heads = [
+        "matrix",
+        "problem",
+        "m",
+        "n",
+        "nnz",
+        "instances",
+        "optimum_speedup",
+        *(f"model_{k}" for k in BUDGETS),
+        "fixed_1",
+        "rule_1",
+        "trees_1",
+    ]
+    lines = ["\t".join(heads)]
+    for place, each in enumerate(found):
+        shown = [each.fraction(orders["model"][place][:k]) for k in BUDGETS]
+        shown += [each.fraction(orders[name][place][:1]) for name in ("fixed list", "rule", "boosted trees")]
+        line = each.line
+        cells = [line["matrix"], each.kind, line["m"], line["n"], line["nnz"], len(each.order), f"{each.optimum:.3f}"]
+        lines.append("\t".join(map(str, [*cells, *(f"{one:.3f}" for one in shown)])))
+    return "\n".join(lines) + "\n"
+
+
+def interval(found: metrics.Interval) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def table(rows: list[list[str]]) -> str:
+    heads, *body = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *body)) + "\n"
 
 
 if __name__ == "__main__":

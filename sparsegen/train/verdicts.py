@@ -75,6 +75,10 @@ class Verdicts:
             for each in parsed
         ]  # fmt: skip
 
+    def known(self, problem: str, kernel: str) -> dict | None:
+        """What is remembered of a kernel's key, or of its identity, for a problem."""
+        return self._known.get((problem, kernel))
+
     def best(self, key: str) -> float:
         """The best speedup known for a task."""
         line = self.lines[key]

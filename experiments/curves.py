@@ -1,0 +1,67 @@
+"""How did reward, divergence and speed go in reinforcement learning?
+
+    python experiments/curves.py --trained RUN
+
+Reads RUN/iterations.jsonl and writes results/rl_curves.tsv, a row per iteration, and results/rl_curves.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from sparsegen.record import environment
+
+HERE = Path(__file__).resolve().parent
+COLUMNS = ("iteration", "samples", "measured", "reward", "reward_best", "speedup", "kl", "entropy", "distinct")
+CURVES = {"reward": "mean reward", "kl": "KL to the fine-tuned model", "speedup": "speed over the best library"}
+SMOOTH = 9  # iterations of a running mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trained", type=Path, required=True, metavar="RUN")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    options = parser.parse_args()
+    rows = [json.loads(line) for line in (options.trained / "iterations.jsonl").read_text().splitlines()]
+    lines = [f"# {name}: {value}" for name, value in environment(20260).items()]
+    samples, measured = (sum(row[name] for row in rows) for name in ("samples", "measured"))
+    lines += [f"# rewards: {samples}, of them newly measured {measured}"]
+    lines += ["\t".join(COLUMNS), *("\t".join(_cell(row.get(name)) for name in COLUMNS) for row in rows)]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "rl_curves.tsv").write_text("\n".join(lines) + "\n")
+    plot(rows, options.out / "rl_curves.svg")
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
+    for axis, (name, said) in zip(axes, CURVES.items(), strict=True):
+        values = np.array([row[name] if row[name] is not None else np.nan for row in rows], float)
+        at = np.array([row["iteration"] for row in rows])
+        axis.plot(at, values, linewidth=0.5, color="0.7")
+        axis.plot(at, _smooth(values), linewidth=1.2, color="tab:blue")
+        axis.set_xlabel("iteration")
+        axis.set_title(said, fontsize=9)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """Mean of the iterations around each."""
+    reach = SMOOTH // 2
+    return np.array([np.nanmean(values[max(at - reach, 0) : at + reach + 1]) for at in range(len(values))])
+
+
+def _cell(value) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
