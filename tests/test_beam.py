@@ -69,13 +69,14 @@ def test_of_equal_headers_one_is_written_with_its_likeliest_body():
     assert [each.text for each in group] == [SLICES[8], SCALAR]
 
 
+WORDS = {FIRST + 150: b"fo", FIRST + 151: b"rmat", FIRST + 152: b"form", FIRST + 153: b"at", FIRST + 154: b"csr"}
+
+
 class Spelled(Characters):
     """Some words have tokens of their own as well."""
 
-    words = {FIRST + 150: b"fo", FIRST + 151: b"rmat", FIRST + 152: b"form", FIRST + 153: b"at", FIRST + 154: b"csr"}
-
     def piece(self, id: int) -> bytes:
-        return self.words.get(id) or super().piece(id)
+        return WORDS.get(id) or super().piece(id)
 
     def spelled(self, text: str, *ids: int) -> list[int]:
         """The text with its first occurrence of what the ids say in those tokens."""

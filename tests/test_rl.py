@@ -25,6 +25,7 @@ from sparsegen.model.generator import Generator, tensors  # noqa: E402
 from sparsegen.model.sample import Sample  # noqa: E402
 from sparsegen.train import rl  # noqa: E402
 from sparsegen.train.rl import Prompt, RLConfig, train  # noqa: E402
+from sparsegen.train.texts import texts_of  # noqa: E402
 
 CHOICES = (1, 2, 4, 8)
 TEXTS = [
@@ -201,7 +202,7 @@ def test_texts_as_tensors():
         [Sample("", [7, END], [], True), Sample("", [8, 9, 9], [], False, "too long")],
         [Sample("", [], [], False)],
     ]
-    found = rl.texts(groups, ["cpp", "cuda"])
+    found = texts_of(groups, ["cpp", "cuda"])
     assert found.tokens.tolist() == [[CPP, 7, END], [CPP, 8, 9], [CUDA, PAD, PAD]]
     assert found.targets.tolist() == [[7, END, PAD], [8, 9, 9], [PAD, PAD, PAD]]
     assert found.mask.tolist() == [[True, True, False], [True, True, True], [False, False, False]]

@@ -1,9 +1,9 @@
 """The kernels with the most likely headers: a beam over the header, then the most likely body of each.
 
 This is the declared decoding of compiling and evaluation. The header of a kernel file decides (format, parameters,
-launches) and the body nearly always follows from it, so that samples differ little below a header: each text here has a
-header of its own. Two kernels under one header, such as csr_scalar and csr_vector, are one choice: the likelier. Nothing
-is random. Headers are ranked by their probability under the model itself; the grammar only strikes out.
+launches) and the body nearly always follows from it: samples differ little below a header, so each text here has a
+header of its own. Two kernels under one header (csr_scalar and csr_vector) are one choice, the likelier. Nothing is
+random. Headers are ranked by their probability under the model itself; the grammar only strikes out.
 """
 
 from __future__ import annotations

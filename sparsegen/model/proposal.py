@@ -1,4 +1,4 @@
-"""The kernels that a trained model proposes for a problem: what its beam wrote, read, held to the problem, and named."""
+"""The kernels that a trained model proposes for a problem: what its beam wrote, read and held to the problem."""
 
 from __future__ import annotations
 

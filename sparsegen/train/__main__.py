@@ -14,21 +14,28 @@ import json
 import sys
 from pathlib import Path
 
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import recipe
+
+STOPPED = "stopped; the same command goes on from there"
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run one stage. 0: done; 1: not done, or not to the end, and why; 2: a wrong command line."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
-    except SparsegenError as error:
+        finished = options.run(options)
+    except (SparsegenError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        finished = False
+    if not finished:
+        print(STOPPED, file=sys.stderr)
+    return 0 if finished else 1
 
 
-def _corpus(options) -> None:
+def _corpus(options) -> bool:
     from sparsegen.record import Records, environment
     from sparsegen.train import corpus
 
@@ -39,38 +46,39 @@ def _corpus(options) -> None:
     held_out = options.held_out or options.again
     chosen = corpus.tasks(options.matrices, options.per_family, held_out, 20260)
     corpus.collect(chosen, options.matrices, records, options.seed + 7 * options.again)
+    return True
 
 
-def _pretrain(options) -> None:
+def _pretrain(options) -> bool:
     from sparsegen.train import pretrain
 
+    texts = {} if options.texts is None else {"written": options.texts, "rewritten": options.texts}
     config = pretrain.PretrainConfig(
-        recipe.load(options.recipe), str(options.out), tuple(options.folder), seed=options.seed
+        recipe.load(options.recipe), str(options.out), tuple(options.folder), seed=options.seed, **texts
     )
-    pretrain.train(config)
+    return pretrain.train(config) is not None
 
 
-def _sft(options) -> None:
+def _sft(options) -> bool:
     from sparsegen.train import sft
 
-    tokenizer = options.tokenizer or options.pretrained / "tokenizer.json"
     config = sft.SftConfig(
         recipe.load(options.recipe), str(options.corpus), options.matrices and str(options.matrices),
-        options.pretrained and str(options.pretrained), str(tokenizer), str(options.out), options.label,
+        options.pretrained and str(options.pretrained), str(_tokenizer(options)), str(options.out), options.label,
         seed=options.seed,
     )  # fmt: skip
-    sft.train(config)
+    return sft.train(config) is not None
 
 
-def _rl(options) -> None:
+def _rl(options) -> bool:
     from sparsegen.model.tokenizer import Tokenizer
     from sparsegen.record import Records
     from sparsegen.train import rl, sft
     from sparsegen.train.verdicts import Verdicts
 
     sizes = recipe.load(options.recipe)
-    tokenizer = options.tokenizer or options.pretrained / "tokenizer.json"
-    tuned = sft.SftConfig(sizes, str(options.corpus), str(options.matrices), None, str(tokenizer), "")
+    tokenizer, folder = _tokenizer(options), options.matrices and str(options.matrices)
+    tuned = sft.SftConfig(sizes, str(options.corpus), folder, None, str(tokenizer), "")
     lines = list(Records(options.corpus / "measured.jsonl").known.values())
     verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
     config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)
@@ -78,9 +86,16 @@ def _rl(options) -> None:
         config, rl.prompts(sft.problems(tuned)), verdicts.judge, sizes, Tokenizer.load(tokenizer),
         sft.weights(sizes, options.tuned),
     )  # fmt: skip
+    return True
 
 
-def _publish(options) -> None:
+def _tokenizer(options) -> Path:
+    if not (options.tokenizer or options.pretrained):
+        raise SparsegenValueError("no tokenizer; expected --pretrained with the run of stage 1, or --tokenizer")
+    return options.tokenizer or options.pretrained / "tokenizer.json"
+
+
+def _publish(options) -> bool:
     from sparsegen import paths
     from sparsegen.model import checkpoint
     from sparsegen.model.tokenizer import Tokenizer
@@ -89,11 +104,15 @@ def _publish(options) -> None:
     sizes = recipe.load(options.recipe)
     stage = rl if (options.trained / "state.pt").exists() else sft
     weights = stage.weights(sizes, options.trained)
-    card = json.loads(options.card.read_text())
+    try:
+        card = json.loads(options.card.read_text("utf-8"))
+    except ValueError as error:
+        raise SparsegenValueError(f"{options.card} is not JSON: {error}") from None
     folder = paths.data("models")
     made = checkpoint.save(folder, sizes.name, sizes, Tokenizer.load(options.tokenizer), weights, card)
     (folder / "default").write_text(made.name + "\n")
     print(made)
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     corpus.add_argument("--held-out", action="store_true", help="the families kept for evaluation instead")
     corpus.add_argument("--again", action="store_true", help="those a second time, to score what the first chose")
     pretrain = stage("pretrain", _pretrain, "stage 1: the language of kernels", out=True)
+    pretrain.add_argument("--texts", type=int, help="kernels to write, and as many template instances to rewrite")
     pretrain.add_argument("--folder", action="append", default=[], help="of CUDA and C++ to learn from as well")
     sft = stage(
         "sft", _sft, "stage 2: from a matrix to a kernel", matrices=False, corpus=True, pretrained=False,

@@ -137,13 +137,12 @@ def build(
         with open(part, "wb") as file:
             pickle.dump(made, file, protocol=pickle.HIGHEST_PROTOCOL)
         os.replace(part, kept)
-    wanted = {line["key"] for line in lines}
-    found = [each for each in made.values() if each.task.key in wanted and each.kernels]
-    # the speeds may have been measured again since
-    speeds = {line["key"]: line for line in lines}
-    return [
-        replace(each, kernels=kernels_of(speeds[each.task.key])) if each.language == "cpp" else each for each in found
+    wanted = {line["key"]: line for line in lines}
+    found = [each for each in made.values() if each.task.key in wanted and each.structures]
+    timed = [  # again: the speeds may have been measured again since
+        replace(each, kernels=kernels_of(wanted[each.task.key])) if each.language == "cpp" else each for each in found
     ]
+    return [each for each in timed if each.kernels]
 
 
 def any_correct(example: Example, kernels: list[Kernel], rng: np.random.Generator) -> Kernel:

@@ -21,7 +21,7 @@ from sparsegen.train import examples, folders, rewrites, writer
 from sparsegen.train.fit import fit
 from sparsegen.train.run import Run
 
-WRITTEN, REWRITTEN = 16_000, 16_000  # texts
+TEXTS = 16_000  # of each of the two kinds that are made here
 TEMPLATE_SHARE = 0.6  # of the batches: template instances, most of them rewritten
 ALIKE = 0.05  # of the texts, sorted by length: those of a batch are so near to each other, or padding is most of it
 
@@ -31,8 +31,8 @@ class PretrainConfig:
     recipe: Recipe
     out: str
     folders: tuple[str, ...] = ()  # of .cu, .cuh, .cpp and .h files to learn from as well
-    written: int = WRITTEN  # kernels of the writer
-    rewritten: int = REWRITTEN  # rewritten template instances
+    written: int = TEXTS  # kernels of the writer
+    rewritten: int = TEXTS  # rewritten template instances
     seed: int = 20260
 
 
@@ -69,7 +69,9 @@ def learned_tokenizer(config: PretrainConfig, corpus: list[dict]) -> Tokenizer:
     path = Path(config.out) / "tokenizer.json"
     if not path.exists():
         instances = [tokenizer.written(each) for name in START for each in examples.instances(name).values()]
-        Tokenizer.learn([*instances, *(each["text"] for each in corpus)], config.recipe.vocabulary).save(path)
+        part = path.with_name(path.name + ".part")
+        Tokenizer.learn([*instances, *(each["text"] for each in corpus)], config.recipe.vocabulary).save(part)
+        os.replace(part, path)
     return Tokenizer.load(path)
 
 

@@ -37,10 +37,12 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.grammar import Grammar
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
-from sparsegen.model.tokenizer import END, PAD, START, Tokenizer
+from sparsegen.model.tokenizer import Tokenizer
 from sparsegen.train import log, policy, techniques
 from sparsegen.train.examples import Example
 from sparsegen.train.rewards import REWARDS, Outcome
+from sparsegen.train.run import kept
+from sparsegen.train.texts import Texts, logprobs, texts_of, values
 from sparsegen.verdict import Level
 
 Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
@@ -103,10 +105,8 @@ def prompts(found: Sequence[Example]) -> list[Prompt]:
 
 
 def weights(recipe: Recipe, run: Path) -> dict[str, np.ndarray]:
-    """The policy that a run has learned."""
-    actor = Generator(recipe)
-    actor.load_state_dict(torch.load(run / "state.pt", weights_only=True)["actor"])
-    return actor.weights()
+    """The policy that a run has learned. Raises SparsegenValueError."""
+    return kept(recipe, run / "state.pt", "actor")
 
 
 def train(
@@ -144,39 +144,6 @@ def train(
             bar.set_postfix(reward=f"{line['reward']:.3f}", kl=f"{line['kl']:.4f}")
             bar.update()
     return run.actor.weights()
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Samples as tensors: tokens (B, L) from the language token on, targets (B, L) what follows each, mask (B, L)
-    where a target is the sample's own, rows (B,) the place of its problem among those of the iteration."""
-
-    tokens: torch.Tensor
-    targets: torch.Tensor
-    mask: torch.Tensor
-    rows: torch.Tensor
-
-    def of(self, chosen: torch.Tensor) -> Texts:
-        """Some samples alone, cut to the longest of them."""
-        longest = max(int(self.mask[chosen].sum(1).max()), 1)
-        tokens, targets, mask = (each[chosen, :longest] for each in (self.tokens, self.targets, self.mask))
-        return Texts(tokens, targets, mask, self.rows[chosen])
-
-
-def texts(groups: Sequence[Sequence[Sample]], languages: Sequence[str]) -> Texts:
-    """The samples of all groups, one group after the other. One that ended by itself has END among its targets."""
-    written, rows = [], []
-    for row, (group, language) in enumerate(zip(groups, languages, strict=True)):
-        for each in group:
-            ended = each.finished and END not in each.tokens
-            written.append([START[language], *each.tokens, *([END] if ended else [])])
-            rows.append(row)
-    whole = torch.full((len(written), max(max(map(len, written)), 2)), PAD)
-    for i, ids in enumerate(written):
-        whole[i, : len(ids)] = torch.tensor(ids)
-    lengths = torch.tensor([len(ids) - 1 for ids in written]).unsqueeze(1)
-    mask = torch.arange(whole.shape[1] - 1) < lengths
-    return Texts(whole[:, :-1], whole[:, 1:], mask, torch.tensor(rows))
 
 
 def judged(judge: Judge, prompt: Prompt, group: Sequence[Sample], allowed: frozenset[str]) -> list[Outcome]:
@@ -270,7 +237,7 @@ class _Run:
         outcomes = [judged(self.judge, *each) for each in zip(chosen, groups, allowed, strict=True)]
         found = [[self.reward(each) for each in group] for group in outcomes]
         measured = time.perf_counter()
-        learned = self.step(generator.tensors(encoder.batch(structures)), texts(groups, languages), found, rng)
+        learned = self.step(generator.tensors(encoder.batch(structures)), texts_of(groups, languages), found, rng)
         seconds = {"sample": sampled - begun, "judge": measured - sampled, "step": time.perf_counter() - measured}
         samples = [
             log.sample(self.iteration, prompt.problem, *each)
@@ -348,25 +315,6 @@ class _Run:
             if second is not None:
                 more[chosen, :length] = second
         return whole, more
-
-
-def logprobs(
-    network: Generator, batch: dict, part: Texts, entropy: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities of the targets (B, L), and the entropy before each, if asked for."""
-    logits = network(*_asked(batch, part))
-    return policy.token_logprobs(logits, part.targets), policy.entropy(logits) if entropy else None
-
-
-def values(network: Generator, batch: dict, part: Texts) -> torch.Tensor:
-    """The critic's word before each target (B, L)."""
-    return network(*_asked(batch, part), with_values=True)[1]
-
-
-def _asked(batch: dict, part: Texts) -> tuple[dict, torch.Tensor, torch.Tensor]:
-    """What a network is called with for some samples: only their problems are encoded."""
-    problems, rows = part.rows.unique(return_inverse=True)
-    return {name: each[problems] for name, each in batch.items()}, part.tokens, rows
 
 
 def _network(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> Generator:

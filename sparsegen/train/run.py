@@ -9,9 +9,12 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from sparsegen.errors import SparsegenValueError
+from sparsegen.model.generator import Generator
+from sparsegen.model.recipe import Recipe
 
 SAVE_SECONDS = 60.0
 
@@ -69,6 +72,20 @@ class Run:
     def due(self) -> bool:
         """Whether it is time to save, or to save and end."""
         return self.stopping or time.monotonic() - self._saved > SAVE_SECONDS
+
+
+def kept(recipe: Recipe, file: Path, name: str) -> dict[str, np.ndarray]:
+    """The weights of one network in a file of a run. Raises SparsegenValueError where there are none of the recipe's
+    sizes."""
+    if not file.exists():
+        raise SparsegenValueError(f"no {file}; expected the folder of a run of the stage before, and that it has run")
+    network = Generator(recipe)
+    try:
+        network.load_state_dict(torch.load(file, weights_only=True)[name])
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise SparsegenValueError(f"{file} is not of recipe {recipe.name}: {reason}; expected its own") from None
+    return network.weights()
 
 
 def _replace(path: Path, write) -> None:

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from sparsegen import candidate
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import encoder
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.generator import Generator
@@ -20,10 +19,10 @@ from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import sample
 from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.record import Records
-from sparsegen.train import examples, techniques
+from sparsegen.train import corpus, examples, techniques
 from sparsegen.train.examples import LABELS, Example
 from sparsegen.train.fit import fit
-from sparsegen.train.run import Run
+from sparsegen.train.run import Run, kept
 
 HEADERS = 0.65  # of the batches, of headers alone: a header says which kernel it is, and is a third as long
 CUDA_SHARE = 0.25  # of the examples drawn
@@ -47,15 +46,18 @@ class SftConfig:
 
 
 def problems(config: SftConfig) -> list[Example]:
-    """The examples of the corpus, those of held-out families left out."""
-    lines = Records(Path(config.corpus) / "measured.jsonl").known.values()
+    """The examples of the corpus. Held-out families, should there be any in it, are not even looked at."""
+    held = corpus.held_out_families()
+    known = Records(Path(config.corpus) / "measured.jsonl").known.values()
+    lines = [line for line in known if "kernels" in line and not (line["held_out"] or line["family"] in held)]
+    if not lines:
+        raise SparsegenValueError(f"nothing to learn from in {config.corpus}; expected what the stage corpus measures")
     recipe = config.recipe
-    kept = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
+    before = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
     folder = Path(config.matrices) if config.matrices else None
-    found = examples.build(
-        lines, folder, kept, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
+    return examples.build(
+        lines, folder, before, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
     )
-    return [each for each in found if not each.task.held_out]
 
 
 def shown(example: Example, rng: np.random.Generator, permitted: frozenset[str] | None = None) -> encoder.Structure:
@@ -99,7 +101,9 @@ def watch(found: list[Example], recipe: Recipe, learned: Tokenizer):
 
 
 def train(config: SftConfig) -> Generator | None:
-    """Train to the end; None when told to stop before."""
+    """Train to the end; None when told to stop before. Raises SparsegenValueError for what cannot be trained on."""
+    if config.label not in LABELS:
+        raise SparsegenValueError(f"label is {config.label!r}; expected one of {', '.join(LABELS)}")
     recipe, settings = config.recipe, config.recipe.sft
     learned = Tokenizer.load(config.tokenizer)
     found = problems(config)
@@ -118,6 +122,9 @@ def train(config: SftConfig) -> Generator | None:
         chosen = set(rng.permutation(families)[: max(1, round(config.fraction * len(families)))].tolist())
         training = [each for each in training if each.task.matrix in chosen]
     groups = {name: [each for each in training if each.language == name] for name in START}
+    if not groups["cpp"]:
+        expected = f"kernels of at most {recipe.longest} tokens, not of the validation families alone"
+        raise SparsegenValueError(f"no example in {config.corpus} to train on; expected {expected}")
     label = LABELS[config.label]
 
     def draw(rng: np.random.Generator):
@@ -146,10 +153,8 @@ def train(config: SftConfig) -> Generator | None:
 
 
 def weights(recipe: Recipe, run: Path) -> dict[str, np.ndarray]:
-    """What a run of the first two stages has learned."""
-    generator = Generator(recipe)
-    generator.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True)["generator"])
-    return generator.weights()
+    """What a run of the first two stages has learned. Raises SparsegenValueError."""
+    return kept(recipe, run / "checkpoint.pt", "generator")
 
 
 def _ids(learned: Tokenizer, language: str, text: str) -> tuple[list[int], list[int]]:
