@@ -30,8 +30,12 @@ LAYERS = """
     proposers
     store engine
     __init__
-    judge doctor train
-    __main__
+    judge doctor train train.rewards train.techniques train.policy train.families train.run
+    train.measure train.texts train.log train.fit
+    train.corpus
+    train.examples train.verdicts
+    train.pretrain train.sft train.rl
+    __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why
     ("kernel", "engine"): "a transposed kernel is searched for on first use",
@@ -53,7 +57,7 @@ ONLY_IN = {
     "safetensors": {"model.checkpoint"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
-    "torch": {"baselines.torch", "model.generator", "train.policy", "train.rl", "train.fit", "train.run", "train.sft"},
+    "torch": {"baselines.torch", "model.generator", *(f"train.{name}" for name in ("fit", "policy", "rl", "run", "texts"))},
     "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {

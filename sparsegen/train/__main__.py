@@ -3,7 +3,7 @@
     python -m sparsegen.train corpus   --matrices DIR --corpus FOLDER
     python -m sparsegen.train pretrain --out PRETRAINED
     python -m sparsegen.train sft      --matrices DIR --corpus FOLDER --pretrained PRETRAINED --out TUNED
-    python -m sparsegen.train rl       --matrices DIR --corpus FOLDER --tuned TUNED --out TRAINED
+    python -m sparsegen.train rl       --matrices DIR --corpus FOLDER --pretrained PRETRAINED --tuned TUNED --out TRAINED
     python -m sparsegen.train publish  --trained TRAINED --tokenizer PRETRAINED/tokenizer.json --card CARD.json
 """
 

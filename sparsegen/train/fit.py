@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from sparsegen.model import encoder
 from sparsegen.model.generator import Generator, tensors
-from sparsegen.model.recipe import Fit
+from sparsegen.model.recipe import Fit, Recipe
 from sparsegen.model.tokenizer import PAD
 from sparsegen.train.run import Run
 
@@ -20,6 +20,13 @@ LOG_EVERY = 20
 STEP = 16  # tokens that a batch's length is a multiple of
 
 Draw = Callable[[np.random.Generator], tuple[Sequence[encoder.Structure], Sequence[Sequence[int]]]]
+
+
+def initial(recipe: Recipe, seed: int) -> Generator:
+    """A generator that has learned nothing, its weights drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Generator(recipe)
 
 
 def cross_entropy(generator: Generator, structures, texts: Sequence[Sequence[int]]) -> torch.Tensor:

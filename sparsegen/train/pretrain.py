@@ -18,7 +18,7 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.train import examples, folders, rewrites, writer
-from sparsegen.train.fit import fit
+from sparsegen.train.fit import fit, initial
 from sparsegen.train.run import Run
 
 TEXTS = 16_000  # of each of the two kinds that are made here
@@ -97,6 +97,6 @@ def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
         seen = [encoder.pretraining(corpus[each]["language"], corpus[each]["words"], embedding) for each in chosen]
         return seen, [encoded[each] for each in chosen]
 
-    generator = Generator(replace(config.recipe, dropout=0.0))  # there is always more text
+    generator = initial(replace(config.recipe, dropout=0.0), config.seed)  # there is always more text
     finished = fit(generator, run, draw, settings, config.seed)
     return (generator, learned) if finished else None

@@ -21,7 +21,7 @@ from sparsegen.model.tokenizer import END, START, Tokenizer
 from sparsegen.record import Records
 from sparsegen.train import corpus, examples, techniques
 from sparsegen.train.examples import LABELS, Example
-from sparsegen.train.fit import fit
+from sparsegen.train.fit import fit, initial
 from sparsegen.train.run import Run, kept
 
 HEADERS = 0.65  # of the batches, of headers alone: a header says which kernel it is, and is a third as long
@@ -143,7 +143,7 @@ def train(config: SftConfig) -> Generator | None:
             texts.append(encoded[language, chosen.text][int(not whole)])
         return structures, texts
 
-    generator = Generator(recipe)
+    generator = initial(recipe, config.seed)
     if config.pretrained:
         generator.load(weights(recipe, Path(config.pretrained)))
     run = Run(config.out, {**asdict(config), "stage": "sft"})

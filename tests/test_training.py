@@ -1,0 +1,341 @@
+"""All stages end to end by their commands, tiny: corpus, pretrain, sft, rl, publish, and the model in a search."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import right, template
+
+import sparsegen
+from sparsegen import matrices, paths, proposers, templates
+from sparsegen.model import checkpoint, recipe
+from sparsegen.model.sample import Sample
+from sparsegen.model.tokenizer import Tokenizer, written
+from sparsegen.record import Records
+from sparsegen.targets import cpu
+from sparsegen.train import corpus
+from sparsegen.train.__main__ import STOPPED, main
+from sparsegen.train.corpus import Task
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+from sparsegen.train import fit, pretrain, rl, sft  # noqa: E402
+
+pytestmark = pytest.mark.skipif(cpu.available() is not None, reason="kernels are compiled and timed")
+REAL, HELD = "diffusion2d.mtx", "blocks.mtx"  # of matrices/tiny
+FAMILIES = ("rows_bimodal", "block_five")  # the second is held out
+SCALAR = written(template("csr_scalar", values="full"))
+NEW = SCALAR.replace("ACC sum = 0;", "ACC sum = ACC(0) * ACC(3);")  # in no corpus
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[SimpleNamespace]:
+    """Folders of a run: models with the tiny recipe, and matrices of which one is held out. One thread: a model this
+    small is slower with more. Few kernels of few problems are measured."""
+    root = tmp_path_factory.mktemp("training")
+    models, folder = root / "models", root / "matrices"
+    for each in (models, folder):
+        each.mkdir()
+    held = sorted(name for name in corpus.held_out_families() if not name.startswith("synthetic"))[0]
+    rows = ["file\tfamily\tnnz_full\tfield"]
+    for name, family in ((REAL, "tiny:diffusion"), (HELD, held)):
+        shutil.copy(paths.data("matrices") / "tiny" / name, folder)
+        rows.append(f"{name}\t{family}\t{max(matrices.info(folder / name).nnz, corpus.LEAST)}\treal")
+    (folder / "manifest.tsv").write_text("\n".join(rows) + "\n")
+    shutil.copy(paths.data("models") / "held_out.txt", models)
+    sizes = (paths.data("models") / "tiny.toml").read_text()
+    (models / "tiny.toml").write_text(sizes.replace("problems = 2", "problems = 8"))  # all of them in each update
+    data, propose, threads = paths.data, templates.propose, torch.get_num_threads()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "data", lambda name: models if name == "models" else data(name))
+        patch.setattr(corpus.families, "names", lambda: FAMILIES)
+        patch.setattr(corpus, "CORE", (("spmv", 1, "float64"),))
+        patch.setattr(corpus, "_extra", lambda rng, *matrix: Task(*matrix[:2], False, "spmv", 1, "float32", "constant"))
+        patch.setattr(corpus.templates, "propose", lambda problem: itertools.islice(propose(problem), 4))
+        patch.setattr(proposers, "_loaded", {})
+        yield SimpleNamespace(root=root, models=models, matrices=folder, corpus=root / "corpus")
+    torch.set_num_threads(threads)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def run(stage: str, *options: object) -> int:
+    return main([stage, *map(str, options)])
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def interrupted(patch: pytest.MonkeyPatch, module, name: str, after: int, how: Callable[[], None]) -> None:
+    """Call number `after` of module.name ends the process, or tells it to end."""
+    real, calls = getattr(module, name), itertools.count(1)
+
+    def call(*arguments, **options):
+        if next(calls) == after:
+            how()
+        return real(*arguments, **options)
+
+    patch.setattr(module, name, call)
+
+
+def kill() -> None:
+    raise MemoryError("killed")
+
+
+@pytest.fixture(scope="module")
+def measured(place) -> Path:
+    assert run("corpus", "--matrices", place.matrices, "--corpus", place.corpus, "--per-family", 1) == 0
+    return place.corpus
+
+
+@pytest.fixture(scope="module")
+def pretrained(place) -> Path:
+    out = place.root / "pretrained"
+    assert run("pretrain", "--recipe", "tiny", "--texts", 40, "--out", out) == 0
+    return out
+
+
+def sft_options(place, pretrained: Path, out: Path) -> list[object]:
+    given = ["--matrices", place.matrices, "--corpus", place.corpus, "--pretrained", pretrained]
+    return ["--recipe", "tiny", *given, "--out", out]
+
+
+@pytest.fixture(scope="module")
+def tuned(place, measured, pretrained) -> Path:
+    out = place.root / "tuned"
+    assert run("sft", *sft_options(place, pretrained, out)) == 0
+    return out
+
+
+def rl_options(place, pretrained: Path, tuned: Path, out: Path) -> list[object]:
+    return [*sft_options(place, pretrained, out), "--tuned", tuned]
+
+
+@pytest.fixture(scope="module")
+def knowing(place) -> Iterator[None]:
+    """A model this small writes no kernel: two samples of every group are replaced by what it might have written."""
+    real = rl.sample
+
+    def sample(decoder, tokenizer, structures, languages, counts, **options):
+        groups = real(decoder, tokenizer, structures, languages, counts, **options)
+        for group, language in zip(groups, languages, strict=True):
+            if language == "cpp":
+                for at, text in enumerate((SCALAR, NEW)):
+                    ids = tokenizer.encode(text)
+                    group[at] = Sample(text, ids, [-1.0] * len(ids), True)
+        return groups
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rl, "sample", sample)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(place, tuned, pretrained, knowing) -> Path:
+    out = place.root / "trained"
+    assert run("rl", *rl_options(place, pretrained, tuned, out)) == 0
+    return out
+
+
+def test_the_corpus_holds_what_may_be_learned_from(place, measured):
+    environment, *found = lines(measured / "measured.jsonl")
+    assert environment["key"] == "environment" and environment["seed"] == 20260
+    assert {line["matrix"] for line in found} == {REAL, f"synthetic:{FAMILIES[0]}:0"}
+    assert len(found) == 4 and not any(line["held_out"] for line in found)
+    for line in found:
+        assert len(line["kernels"]) == 4 and any(each["speedup"] for each in line["kernels"])
+    before = (measured / "measured.jsonl").read_bytes()
+    again = ("corpus", "--matrices", place.matrices, "--corpus", measured, "--per-family", 1)
+    assert run(*again) == 0
+    assert (measured / "measured.jsonl").read_bytes() == before  # nothing is measured twice
+    assert run(*again, "--held-out") == 0
+    _, *held = lines(measured / "held_out.jsonl")
+    assert {line["matrix"] for line in held} == {HELD, f"synthetic:{FAMILIES[1]}:0"}
+    assert all(line["held_out"] for line in held)
+
+
+def test_pretraining_leaves_a_model_its_tokenizer_and_its_text(pretrained):
+    sizes = recipe.load("tiny")
+    texts = lines(pretrained / "text.jsonl")
+    assert len(texts) == 80 and sum(each["template"] for each in texts) == 40
+    assert {each["language"] for each in texts} == {"cpp", "cuda"}
+    assert Tokenizer.load(pretrained / "tokenizer.json").size == sizes.vocabulary
+    logged = lines(pretrained / "log.jsonl")
+    assert logged[-1]["step"] == sizes.pretrain.steps and np.isfinite(logged[-1]["loss"])
+    assert logged[-1]["loss"] < np.log(sizes.vocabulary)  # of a model that knows nothing
+    assert sorted(file.name for file in pretrained.iterdir()) == [
+        "checkpoint.pt", "log.jsonl", "text.jsonl", "tokenizer.json",
+    ]  # fmt: skip
+
+
+def test_pretraining_that_is_stopped_goes_on_exactly(place, pretrained, monkeypatch, capsys):
+    out = place.root / "pretrained_in_parts"
+    command = ("pretrain", "--recipe", "tiny", "--texts", 40, "--out", out)
+    with monkeypatch.context() as patch:
+        interrupted(patch, pretrain, "learned_tokenizer", 1, kill)
+        with pytest.raises(MemoryError):
+            run(*command)
+    with monkeypatch.context() as patch:
+        interrupted(patch, fit, "cross_entropy", 8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert run(*command) == 1
+    assert STOPPED in capsys.readouterr().err
+    assert torch.load(out / "checkpoint.pt", weights_only=True)["step"] == 8
+    assert run(*command) == 0
+    sizes = recipe.load("tiny")
+    assert same(sft.weights(sizes, out), sft.weights(sizes, pretrained))
+    for name in ("text.jsonl", "tokenizer.json"):
+        assert (out / name).read_bytes() == (pretrained / name).read_bytes()
+
+
+def test_fine_tuning_reads_no_held_out_family(place, measured, tuned, monkeypatch):
+    sizes = recipe.load("tiny")
+    assert not same(sft.weights(sizes, tuned), sft.weights(sizes, place.root / "pretrained"))
+    logged = lines(tuned / "log.jsonl")
+    assert [each["step"] for each in logged if "loss" in each][-1] == sizes.sft.steps
+    assert {"watched", "known", "fraction"} <= logged[-1].keys()
+    opened = []
+    real = corpus.matrix
+    monkeypatch.setattr(corpus, "matrix", lambda task, folder: opened.append(task) or real(task, folder))
+    for file in measured.glob("*.pickle"):
+        file.unlink()
+    config = sft.SftConfig(sizes, str(measured), str(place.matrices), None, "", "")
+    found = sft.problems(config)
+    held = corpus.held_out_families()
+    assert opened and {each.family for each in opened} == {each.task.family for each in found}
+    assert not held & {each.family for each in opened}
+    assert {each.language for each in found} == {"cpp", "cuda"}
+
+
+@pytest.mark.parametrize("how", ["told to stop", "killed"])
+def test_fine_tuning_that_is_interrupted_goes_on_exactly(place, pretrained, tuned, monkeypatch, how):
+    out = place.root / how.replace(" ", "_")
+    command = ("sft", *sft_options(place, pretrained, out))
+    with monkeypatch.context() as patch:
+        if how == "killed":
+            patch.setattr("sparsegen.train.run.SAVE_SECONDS", 0.0)  # after every step
+            interrupted(patch, fit, "cross_entropy", 12, kill)
+            with pytest.raises(MemoryError):
+                run(*command)
+        else:
+            interrupted(patch, fit, "cross_entropy", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+            assert run(*command) == 1
+    assert torch.load(out / "checkpoint.pt", weights_only=True)["step"] == {"killed": 11}.get(how, 5)
+    assert run(*command) == 0
+    sizes = recipe.load("tiny")
+    assert same(sft.weights(sizes, out), sft.weights(sizes, tuned))
+
+
+def test_reinforcement_learning_measures_what_is_new(place, measured, trained):
+    sizes = recipe.load("tiny")
+    iterations, samples = lines(trained / "iterations.jsonl"), lines(trained / "rewards.jsonl")
+    assert [each["iteration"] for each in iterations] == [0, 1]
+    problems = {each["problem"] for each in samples}
+    assert len(problems) == 8 and len(samples) == sizes.rl.updates * 8 * sizes.rl.group
+    timed = [each for each in samples if each["level"] == "TIMED"]
+    assert len(timed) == 2 * 2 * 4  # updates, texts, problems in C++
+    assert all(each["speedup"] > 0 and each["problem"].endswith(" cpp") for each in timed)
+    junk = [each["reward"] for each in samples if each["level"] == "NONE"]
+    assert len(junk) == len(samples) - len(timed) and max(junk) < min(each["reward"] for each in timed)
+    judged = Records(measured / "judged.jsonl").known
+    asked = {(each["problem"], each["sample"]) for each in timed if each["fresh"]}
+    assert len(judged) == len(asked) == iterations[0]["measured"] > 0 == iterations[1]["measured"]
+    assert all(each["level"] == "TIMED" for each in judged.values())
+    assert not same(rl.weights(sizes, trained), sft.weights(sizes, place.root / "tuned"))
+
+
+def test_reinforcement_learning_that_is_killed_goes_on_exactly(place, pretrained, tuned, trained, monkeypatch, capsys):
+    out = place.root / "trained_in_parts"
+    command = ("rl", *rl_options(place, pretrained, tuned, out))
+    with monkeypatch.context() as patch:
+        interrupted(patch, rl, "judged", 10, lambda: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert run(*command) == 1
+    assert STOPPED in capsys.readouterr().err
+    assert len(lines(out / "iterations.jsonl")) == 1
+    assert run(*command) == 0
+    sizes = recipe.load("tiny")
+    assert same(rl.weights(sizes, out), rl.weights(sizes, trained))
+    timed = [each for each in lines(out / "rewards.jsonl") if each["speedup"]]
+    assert timed and not any(each["fresh"] for each in timed)  # the first run measured them all
+
+
+def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, capsys):
+    card = place.root / "card.json"
+    card.write_text(json.dumps({"seed": 20260, "commit": "0", "data": "tiny", "evaluation": "none", "grammar": 1}))
+    given = ("--recipe", "tiny", "--tokenizer", pretrained / "tokenizer.json", "--card", card)
+    assert run("publish", "--trained", trained, *given) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder.parent == place.models and (place.models / "default").read_text() == folder.name + "\n"
+    assert sorted(file.name for file in folder.iterdir()) == ["card.json", "tokenizer.json", "weights.safetensors"]
+    found = checkpoint.load(folder)
+    halves = {name: each.astype(np.float16) for name, each in rl.weights(recipe.load("tiny"), trained).items()}
+    assert found.card["data"] == "tiny" and found.recipe == recipe.load("tiny")
+    assert np.array_equal(found.decoder._embedding, halves["t5.shared.weight"].astype(np.float32))
+
+    A = matrices.load(place.matrices / REAL)
+    x = np.random.default_rng(20265).standard_normal(A.shape[1])
+    for model in (folder, "auto"):
+        kernel = sparsegen.compile(A, budget=1.5, max_candidates=2, model=model, cache=False, threads=1, facts=None)
+        report = kernel.report()
+        assert report["model"]["checkpoint"] == folder.name and report["model"]["samples"] > 0
+        assert report["model"]["distinct"] == 0 and report["model"]["illegal"] == report["model"]["samples"]
+        assert {each["origin"] for each in report["candidates"]} == {"template"}
+        assert f"learned model {folder.name}" in kernel.explain()
+        right(kernel @ x, A, x)
+
+    assert run("publish", "--trained", place.root / "tuned", *given) == 0  # a model of stage 2 does as well
+    other = Path(capsys.readouterr().out.strip())
+    assert other != folder and (place.models / "default").read_text() == other.name + "\n"
+
+
+GIVEN = ("--corpus", "{corpus}", "--matrices", "{matrices}", "--pretrained", "{pretrained}")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("sft", "--corpus", "nowhere", "--out", "x"), "no tokenizer"),
+        (("sft", "--corpus", "nowhere", "--out", "x", "--tokenizer", "nowhere.json"), "nowhere.json"),
+        (("rl", *GIVEN, "--tuned", "nowhere", "--out", "x"), "stage before"),
+        (("rl", *GIVEN, "--tuned", "{tuned}", "--out", "x", "--reward", "speed"), "reward is 'speed'"),
+        (("sft", "--corpus", "{corpus}", "--pretrained", "{pretrained}", "--out", "x"), "--matrices"),
+        (("publish", "--trained", "nowhere", "--tokenizer", "x.json", "--card", "no.json"), "stage before"),
+        (("publish", "--trained", "{tuned}", "--tokenizer", "x.json", "--card", "no.json"), "no.json"),
+        (("pretrain", "--out", "x", "--recipe", "huge"), "no recipe huge"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line(place, tuned, pretrained, tmp_path, monkeypatch, capsys, command, message):
+    monkeypatch.chdir(tmp_path)
+    folders = {"corpus": place.corpus, "matrices": place.matrices, "pretrained": pretrained, "tuned": tuned}
+    if "{corpus}" in command and "{matrices}" not in command:  # as if nothing had been encoded yet
+        (tmp_path / "corpus").mkdir()
+        shutil.copy(place.corpus / "measured.jsonl", tmp_path / "corpus")
+        folders["corpus"] = tmp_path / "corpus"
+    stage, *options = (each.format(**folders) for each in command)
+    assert run(stage, *options, *([] if "huge" in command else ["--recipe", "tiny"])) == 1
+    found = capsys.readouterr().err.strip().splitlines()
+    assert len(found) == 1 and found[0].startswith("error: ") and message in found[0]
+
+
+def test_wrong_command_lines():
+    for command in ([], ["nothing"], ["sft", "--out", "x"], ["rl", "--corpus", "x"]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
