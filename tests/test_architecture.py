@@ -57,7 +57,15 @@ ONLY_IN = {
     "safetensors": {"model.checkpoint"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
-    "torch": {"baselines.torch", "model.generator", *(f"train.{name}" for name in ("fit", "policy", "rl", "run", "texts"))},
+    "torch": {
+        "baselines.torch",
+        "model.generator",
+        "train.fit",
+        "train.policy",
+        "train.rl",
+        "train.run",
+        "train.texts",
+    },
     "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {

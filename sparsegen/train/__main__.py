@@ -1,10 +1,10 @@
 """One command for every stage of training; each goes on where it was cut when it is given again.
 
-    python -m sparsegen.train corpus   --matrices DIR --corpus FOLDER
+    python -m sparsegen.train corpus   --matrices DIR --corpus CORPUS
     python -m sparsegen.train pretrain --out PRETRAINED
-    python -m sparsegen.train sft      --matrices DIR --corpus FOLDER --pretrained PRETRAINED --out TUNED
-    python -m sparsegen.train rl       --matrices DIR --corpus FOLDER --pretrained PRETRAINED --tuned TUNED --out TRAINED
-    python -m sparsegen.train publish  --trained TRAINED --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+    python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
+    python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
+    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import recipe
 
 STOPPED = "stopped; the same command goes on from there"
+PATHS = {
+    "matrices": "folder of real matrices; without it, synthetic ones alone",
+    "corpus": "folder of what was measured",
+    "out": "folder of the run",
+    "pretrained": "the run of stage 1",
+    "tokenizer": "tokenizer.json of stage 1, that of --pretrained by default",
+    "tuned": "the run of stage 2",
+    "trained": "the run of stage 3, or of stage 2",
+    "card": "JSON file: seed, commit, data, evaluation, grammar",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -123,8 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         made = stages.add_parser(name, help=about, description=about)
         made.set_defaults(run=run)
         for option, required in needed.items():
-            made.add_argument(f"--{option}", type=Path, required=required, metavar="PATH")
-        made.add_argument("--seed", type=int, default=20260)
+            made.add_argument(f"--{option}", type=Path, required=required, metavar="PATH", help=PATHS[option])
+        if name != "publish":
+            made.add_argument("--seed", type=int, default=20260)
         if name != "corpus":
             made.add_argument("--recipe", default="small", help="a name in models/, or a file")
         return made
