@@ -22,6 +22,7 @@ from arms import Arm, Bench, scaled
 from scores import HeldOut
 
 from sparsegen import metrics
+from sparsegen.errors import SparsegenError
 from sparsegen.model import recipe
 from sparsegen.record import Records, environment
 from sparsegen.train import corpus, examples
@@ -62,7 +63,10 @@ def run(
     options = parser.parse_args(arguments)
     if not options.smoke and not (options.corpus and options.out and options.minutes > 0):
         parser.error("expected --corpus, --out and minutes over 0, or --smoke")
-    bench, held_out = _small(options) if options.smoke else _full(options)
+    try:
+        bench, held_out = _small(options) if options.smoke else _full(options)
+    except SparsegenError as error:
+        parser.error(str(error))
     stem = Path(file).stem
     results = options.results or (bench.out if options.smoke else HERE / "results")
     records = Records(results / f"{stem}.jsonl")
@@ -73,7 +77,6 @@ def run(
             trained = bench.train(arm, seed)
             key = f"{name} {trained.name}"
             if key not in records.known:
-                held_out = held_out or HeldOut(bench)
                 found = held_out.score(trained)
                 records.append(
                     {
@@ -86,9 +89,10 @@ def run(
     return results / f"{stem}.md"
 
 
-def _full(options) -> tuple[Bench, HeldOut | None]:
+def _full(options) -> tuple[Bench, HeldOut]:
     sizes = scaled(recipe.load("arm"), options.minutes / MINUTES)
-    return Bench(sizes, options.corpus, options.matrices, options.out), None
+    bench = Bench(sizes, options.corpus, options.matrices, options.out)
+    return bench, HeldOut(bench)
 
 
 def _small(options) -> tuple[Bench, HeldOut]:

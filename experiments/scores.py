@@ -16,6 +16,7 @@ from arms import MOST_ENTRIES, Bench, Trained
 from study import Problem, problems
 
 from sparsegen import candidate, metrics
+from sparsegen.errors import SparsegenValueError
 from sparsegen.model import encoder
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.recipe import Recipe
@@ -40,6 +41,9 @@ class HeldOut:
     def __init__(self, bench: Bench, count: int = PROBLEMS, samples: int = SAMPLES):
         small = [each for each in problems(bench.corpus) if each.line["nnz"] <= MOST_ENTRIES]
         pool = [each for each in small if not each.synthetic] or small
+        if not pool:
+            how = "measure them with python -m sparsegen.train corpus --held-out, and --again"
+            raise SparsegenValueError(f"{bench.corpus} has no held-out problems that were measured twice; {how}")
         picks = np.random.default_rng(SEED).permutation(len(pool))[:count]
         self.found, self.samples = [pool[each] for each in sorted(picks)], samples
         again = Records(bench.corpus / "held_out_again.jsonl").known
@@ -68,17 +72,20 @@ class HeldOut:
 
     def _right(self, problem: Problem, group: Sequence[Sample], outcomes: Sequence[Outcome]) -> list[str]:
         """Keys of the kernels that are right in both measurements, "" for the others."""
-        keys = []
-        for each, outcome in zip(group, outcomes, strict=True):
-            key = candidate.parse(each.text, language="cpp").key if outcome.speedup else ""
-            if key and (key not in problem.chosen or key not in problem.scored):
-                (again,) = self.second.judge(f"{problem.line['key']} cpp", [each.text])
-                if again.speedup:
-                    problem.chosen[key], problem.scored[key] = outcome.speedup, again.speedup
-                else:
-                    key = ""
-            keys.append(key)
-        return keys
+        keys = [
+            candidate.parse(each.text, language="cpp").key if outcome.speedup else ""
+            for each, outcome in zip(group, outcomes, strict=True)
+        ]
+        new = {
+            key: (each.text, outcome.speedup)
+            for key, each, outcome in zip(keys, group, outcomes, strict=True)
+            if key and (key not in problem.chosen or key not in problem.scored)
+        }
+        again = self.second.judge(f"{problem.line['key']} cpp", [text for text, _ in new.values()])
+        for (key, (_, speedup)), outcome in zip(new.items(), again, strict=True):
+            if outcome.speedup:
+                problem.chosen[key], problem.scored[key] = speedup, outcome.speedup
+        return [key if key in problem.chosen and key in problem.scored else "" for key in keys]
 
 
 def texts(trained: Trained, prompts: Sequence[Prompt], count: int) -> list[list[Sample]]:
@@ -131,5 +138,6 @@ def figures(found: Sequence[Problem], outcomes: Sequence[Sequence[Outcome]], key
         "fraction_1": metrics.geomean([row["fraction_1"] for row in rows]),
         "fraction_4": metrics.geomean([row["fraction_4"] for row in rows]),
         "median_4": float(np.median(over)), "p10_4": float(np.percentile(over, 10)),
-        "losses": int((over < least).sum()), "distinct": float(np.mean([row["distinct"] for row in rows])), "problems": rows,
+        "losses": int((over < least).sum()), "distinct": float(np.mean([row["distinct"] for row in rows])),
+        "problems": rows,
     }  # fmt: skip
