@@ -17,6 +17,7 @@ from sparsegen.model.tokenizer import PAD
 from sparsegen.train.run import Run
 
 LOG_EVERY = 20
+STEP = 16  # tokens that a batch's length is a multiple of
 
 Draw = Callable[[np.random.Generator], tuple[Sequence[encoder.Structure], Sequence[Sequence[int]]]]
 
@@ -24,7 +25,7 @@ Draw = Callable[[np.random.Generator], tuple[Sequence[encoder.Structure], Sequen
 def cross_entropy(generator: Generator, structures, texts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Mean loss of each token of `texts` given those before it; the first is the language token, END is the last of
     a text that is whole."""
-    longest = max(len(text) for text in texts)
+    longest = -(-max(len(text) for text in texts) // STEP) * STEP + 1  # of few lengths: each has kernels of its own
     tokens = np.full((len(texts), longest), PAD, np.int64)
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = text
