@@ -22,12 +22,14 @@ pytest.importorskip("tokenizers")
 
 FOLDER = Path(__file__).resolve().parent.parent / "experiments"
 NAMES = sorted(file.stem for file in FOLDER.glob("ablate_*.py"))
-FIGURES = "parse compile pass_1 pass_8 fraction_1 fraction_4 median_4 p10_4 losses distinct".split()
+FIGURES = (
+    "parse", "compile", "pass_1", "pass_8", "fraction_1", "fraction_4", "median_4", "p10_4", "losses", "distinct",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
 def experiments():
-    """The scripts' own folder on the path, as it is when they run; one thread, as models this small are slower with two."""
+    """The scripts' own folder on the path, as when they run; one thread: models this small are slower with two."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     sys.path.insert(0, str(FOLDER))
@@ -249,3 +251,11 @@ def test_what_is_missing_is_said_before_anything_is_trained(tmp_path, capsys):
     with pytest.raises(SystemExit):
         ablate_data.main(["--corpus", str(tmp_path), "--out", str(tmp_path)])
     assert "no held-out problems that were measured twice" in capsys.readouterr().err
+
+
+def test_without_matplotlib_there_is_a_line_in_place_of_a_plot(tmp_path, monkeypatch, capsys):
+    import ablation
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ablation.plot({}, tmp_path / "plot.svg")
+    assert "matplotlib is not installed" in capsys.readouterr().out and not list(tmp_path.iterdir())
