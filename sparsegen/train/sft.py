@@ -41,7 +41,7 @@ class SftConfig:
     tokenizer: str
     out: str
     label: str = "softmax"
-    fraction: float = 1.0  # of the problems
+    fraction: float = 1.0  # of the matrices
     seed: int = 20260
 
 
@@ -58,6 +58,14 @@ def problems(config: SftConfig) -> list[Example]:
     return examples.build(
         lines, folder, before, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
     )
+
+
+def share(found: list[Example], fraction: float, seed: int) -> list[Example]:
+    """The examples of a fraction of the matrices, at least one, drawn at random; those that training is watched by."""
+    matrices = sorted({each.task.matrix for each in found if not each.validation})
+    order = np.random.default_rng([seed, 2]).permutation(matrices)
+    drawn = set(order[: max(1, round(fraction * len(matrices)))].tolist())
+    return [each for each in found if each.validation or each.task.matrix in drawn]
 
 
 def shown(example: Example, rng: np.random.Generator, permitted: frozenset[str] | None = None) -> encoder.Structure:
@@ -107,7 +115,6 @@ def train(config: SftConfig) -> Generator | None:
     recipe, settings = config.recipe, config.recipe.sft
     learned = Tokenizer.load(config.tokenizer)
     found = problems(config)
-    rng = np.random.default_rng([config.seed, 2])
     texts = {(each.language, kernel.text) for each in found for kernel in each.kernels}
     encoded = {each: _ids(learned, *each) for each in texts}
 
@@ -115,12 +122,8 @@ def train(config: SftConfig) -> Generator | None:
         short = [k for k in example.kernels if len(encoded[example.language, k.text][0]) <= recipe.longest]
         return replace(example, kernels=tuple(short))
 
-    training = [fits(each) for each in found if not each.validation]
+    training = [fits(each) for each in share(found, config.fraction, config.seed) if not each.validation]
     training = [each for each in training if each.kernels]
-    if config.fraction < 1:
-        families = sorted({each.task.matrix for each in training})
-        chosen = set(rng.permutation(families)[: max(1, round(config.fraction * len(families)))].tolist())
-        training = [each for each in training if each.task.matrix in chosen]
     groups = {name: [each for each in training if each.language == name] for name in START}
     if not groups["cpp"]:
         expected = f"kernels of at most {recipe.longest} tokens, not of the validation families alone"
