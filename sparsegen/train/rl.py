@@ -47,6 +47,7 @@ from sparsegen.verdict import Level
 
 Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
 METHODS = ("group", "ppo")
+CUDA_EVERY = 6
 TOGETHER = 8  # samples of about one length that a network reads at once: little of it is padding
 
 
@@ -99,9 +100,12 @@ class Prompt:
 
 
 def prompts(found: Sequence[Example]) -> list[Prompt]:
-    """The problems of a corpus, those left out to watch the training by apart."""
-    kept = [each for each in found if not each.validation]
-    return [Prompt(f"{each.task.key} {each.language}", each.language, each.structures[0]) for each in kept]
+    """The problems of a corpus, those left out to watch the training by apart; in CUDA, which nothing here can time,
+    one of CUDA_EVERY only."""
+    kept = sorted((each for each in found if not each.validation), key=lambda each: each.task.key)
+    chosen = [each for each in kept if each.language == "cpp"]
+    chosen += [each for each in kept if each.language == "cuda"][::CUDA_EVERY]
+    return [Prompt(f"{each.task.key} {each.language}", each.language, each.structures[0]) for each in chosen]
 
 
 def weights(recipe: Recipe, run: Path) -> dict[str, np.ndarray]:
