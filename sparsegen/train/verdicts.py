@@ -30,6 +30,7 @@ from sparsegen.verdict import Level, Verdict
 
 COMPILERS = 2
 TOGETHER = 16  # kernels raced at once
+ROUNDS = 8
 MATRICES = 24  # kept in memory
 
 
@@ -130,7 +131,8 @@ class Verdicts:
 
     def _race(self, problem: str, A: sp.csr_array, posed: Problem, part: Sequence[Candidate]) -> None:
         try:
-            found = measure(posed, A, part, seed=self.seed)
+            best = self.lines[problem.rpartition(" ")[0]]["best"]  # the library that the corpus found fastest
+            found = measure(posed, A, part, seed=self.seed, libraries=(best,), rounds=ROUNDS)
         except (Died, OSError) as error:
             if len(part) > 1:  # one of them brings the worker down twice: each on its own
                 for each in part:
