@@ -11,7 +11,7 @@ try; where all k are, the best library serves. The optimum is the fastest templa
 same way. What the model wrote that is no template instance is measured twice as well. Figures are geometric means of
 speed over the optimum's, with 95 % bootstrap intervals over matrices.
 
-Results: results/held_out.md (tables), held_out.tsv (a row per problem), held_out.json (the figures).
+Results: results/held_out.md (tables), held_out.tsv (a row per problem), held_out.json (the figures), held_out.svg.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from sparsegen.train import examples
 HERE = Path(__file__).resolve().parent
 LEAST_INSTANCES = 20
 SEED = 20260
+METHODS = ("model", "random", "fixed list", "rule", "boosted trees")
 CONTROLS = ("another matrix", "coordinates only", "statistics only")
 
 
@@ -84,6 +85,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "held_out.md").write_text("\n".join(said) + "\n")
     (options.out / "held_out.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+    plot(figures, options.out / "held_out.svg")
     (options.out / "held_out.tsv").write_text(per_problem(found, orders))
     print("\n".join(said))
 
@@ -149,7 +151,7 @@ def fractions(found: list[Problem], orders: dict, wide: bool, synthetic: bool) -
             continue
         part = [found[place] for place in some]
         median = f"{np.median([len(each.order) for each in part]):g}"
-        for name in ("model", "random", "fixed list", "rule", "boosted trees"):
+        for name in METHODS:
             own = {key: [order[place] for place in some] for key, order in orders.items()}
             reached = [value(part, own, name, k) for k in BUDGETS]
             shown = [interval(metrics.bootstrap(each, [one.line["matrix"] for one in part])) for each in reached]
@@ -266,6 +268,30 @@ def per_problem(found: list[Problem], orders: dict) -> str:
         cells = [line["matrix"], each.kind, line["m"], line["n"], line["nnz"], len(each.order), f"{each.optimum:.3f}"]
         lines.append("\t".join(map(str, [*cells, *(f"{one:.3f}" for one in shown)])))
     return "\n".join(lines) + "\n"
+
+
+def plot(figures: dict, path: Path) -> None:
+    """Fraction of the optimum by budget, a panel for each kind of problem, on the real matrices."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    reached = figures["Real matrices"]
+    kinds = sorted({name.rpartition(", ")[0] for name in reached})
+    figure, axes = pyplot.subplots(1, len(kinds), figsize=(3.4 * len(kinds), 2.8), layout="constrained", squeeze=False)
+    for axis, kind in zip(axes[0], kinds, strict=True):
+        for method in METHODS:
+            axis.plot(BUDGETS, reached[f"{kind}, {method}"], marker="o", markersize=3, linewidth=1, label=method)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(BUDGETS, [str(each) for each in BUDGETS])
+        axis.set_title(kind, fontsize=9)
+        axis.set_xlabel("kernels tried")
+    axes[0][0].set_ylabel("speed / optimum's")
+    axes[0][-1].legend(fontsize=7)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def interval(found: metrics.Interval) -> str:
