@@ -175,17 +175,23 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
     def limit() -> int:
         return 1 if layer == GNU and _fork.happened else threads
 
-    handle, arrays = _create(library, letter, A, dtype)
-    if optimize:
-        before = set_threads(limit())
-        if single:
-            _check(library.mkl_sparse_set_mv_hint(handle, operation, general, EXPECTED_CALLS))
-        else:
-            _check(library.mkl_sparse_set_mm_hint(handle, operation, general, ordering, columns, EXPECTED_CALLS))
-        _check(library.mkl_sparse_optimize(handle))
-        set_threads(before)
+    def made() -> tuple[ctypes.c_void_p, tuple, int]:
+        """A handle, its arrays, and the threads that it was analysed for and will ask for again."""
+        handle, arrays = _create(library, letter, A, dtype)
+        if optimize:
+            before = set_threads(limit())
+            if single:
+                _check(library.mkl_sparse_set_mv_hint(handle, operation, general, EXPECTED_CALLS))
+            else:
+                _check(library.mkl_sparse_set_mm_hint(handle, operation, general, ordering, columns, EXPECTED_CALLS))
+            _check(library.mkl_sparse_optimize(handle))
+            set_threads(before)
+        return handle, arrays, limit()
+
+    handle, arrays, analysed = made()
 
     def call(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        nonlocal handle, arrays, analysed
         if x.shape != shape_x:
             raise SparsegenValueError(f"x has shape {x.shape}, expected {shape_x}")
         y = np.empty(shape_y, dtype, order) if out is None else out
@@ -202,6 +208,8 @@ def prepare(A: sp.csr_array, problem: Problem, optimize: bool) -> Callable:
         if shared or _limit.threads != threads or _fork.happened:
             _limit.threads = limit()
             before = set_threads(_limit.threads)
+            if _limit.threads < analysed:  # forked: GNU's threads stayed with the parent, and would be waited for
+                handle, arrays, analysed = made()
         if single:
             status = product(operation, one, handle, general, x_memory, zero, y_memory)
         else:

@@ -249,3 +249,31 @@ def test_two_threads_beside_others_then_fork(order, name):
     if done.returncode == 77:
         pytest.skip(done.stdout)
     assert done.returncode == 0, done.stderr
+
+
+FORKED = """
+import os, signal, sys
+{first}
+import numpy as np
+from sparsegen import baselines, engine, gallery
+A = gallery.uniform(3001, 2999, 40009)
+problem = engine.problem_of(A, threads=2, facts=None)
+calls = [baselines.get(name).prepare(A, problem) for name in ("mkl", "mkl_noopt")]
+x = np.random.default_rng(7013).standard_normal(2999)
+wanted = [call(x).copy() for call in calls]
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    same = all(np.allclose(call(x), y) for call, y in zip(calls * 2, wanted * 2))
+    os._exit(0 if same else 1)
+ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(ended if all(np.allclose(call(x), y) for call, y in zip(calls, wanted)) else 2)
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import torch"])
+def test_mkl_answers_in_a_forked_child_whichever_openmp_runtime_it_shares(first):
+    if baselines.get("mkl").available(problem(matrix(13, 11, 0.3, np.float64), threads=2)) is not None:
+        pytest.skip("no MKL here")
+    ran = subprocess.run([sys.executable, "-c", FORKED.format(first=first)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

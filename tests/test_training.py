@@ -247,8 +247,9 @@ def test_reinforcement_learning_measures_what_is_new(place, measured, trained):
     iterations, samples = lines(trained / "iterations.jsonl"), lines(trained / "rewards.jsonl")
     assert [each["iteration"] for each in iterations] == [0, 1]
     problems = {each["problem"] for each in samples}
-    assert len(problems) == 8 and len(samples) == sizes.rl.updates * 8 * sizes.rl.group
+    assert len(problems) == 5 and len(samples) == sizes.rl.updates * 5 * sizes.rl.group
     timed = [each for each in samples if each["level"] == "TIMED"]
+    assert sum(each.endswith(" cuda") for each in problems) == 1  # of four: most rewards are to be measured ones
     assert len(timed) == 2 * 2 * 4  # updates, texts, problems in C++
     assert all(each["speedup"] > 0 and each["problem"].endswith(" cpp") for each in timed)
     junk = [each["reward"] for each in samples if each["level"] == "NONE"]
