@@ -159,15 +159,6 @@ def task_of(line: dict) -> Task:
     return Task(*(line[name] for name in ("matrix", "family", "held_out", "op", "k", "dtype", "facts")))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A matrix and a kernel text that is right for it."""
-
-    task: Task
-    text: str
-    speedup: float | None = None
-
-
 def write_paper(pairs: Iterable[tuple[sp.csr_array, Candidate]], path: Path) -> None:
     """Pairs in the JSON lines of SparseRL's public code: rows, cols, shape, format, code."""
     with open(path.with_name(path.name + ".part"), "w") as file:

@@ -7,7 +7,6 @@ with the same object code share a verdict.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -42,7 +41,6 @@ class Verdicts:
         self.folder, self.seed = folder, seed
         self.records = Records(kept)
         self.fresh = 0
-        self.seconds = 0.0
         self._known: dict[tuple[str, str], dict] = {}  # by problem and kernel, and by problem and object code
         for line in self.lines.values():
             for each in line["kernels"]:
@@ -66,9 +64,7 @@ class Verdicts:
             if isinstance(each, Candidate) and (problem, each.key) not in self._known:
                 new.setdefault(each.key, each)
         if new:
-            begun = time.monotonic()
             self._measure(problem, key, language, list(new.values()))
-            self.seconds += time.monotonic() - begun
         return [
             Outcome(Level.NONE, "header") if each is None
             else each if isinstance(each, Outcome)
