@@ -76,8 +76,7 @@ class RLConfig:
     gae: float = 0.95  # lambda
     temperature: float = 1.0  # of sampling
     top_k: int = 50  # of sampling
-    staged: bool = True  # the permitted techniques widen; else all are permitted from the start
-    stage_updates: int = 25  # iterations of each stage before the last
+    stage_updates: int = 0  # iterations of each stage in which not all techniques are permitted; 0: all are, always
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
     watch_every: int = 20  # iterations
     save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
@@ -232,7 +231,7 @@ class _Run:
         rng = np.random.default_rng([config.seed, self.iteration])
         count = min(config.problems, len(self.prompts))
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
-        stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
+        stage = self.iteration // config.stage_updates if config.stage_updates else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
         languages = [each.language for each in chosen]
         structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
@@ -347,7 +346,7 @@ def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
     if not prompts:
         raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
     for name in (
-        "updates", "problems", "group", "epochs", "minibatch", "stage_updates", "watch_every", "save_every",
+        "updates", "problems", "group", "epochs", "minibatch", "watch_every", "save_every",
     ):  # fmt: skip
         least = 2 if name == "group" else 1
         if getattr(config, name) < least:
