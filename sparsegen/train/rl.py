@@ -140,12 +140,13 @@ def train(
             start = run.state()
             try:
                 line, samples = run.update()
+                done = run.iteration + 1
+                if watch is not None and (done % config.watch_every == 0 or done == config.updates):
+                    line |= watch(run.actor, done)
             except BaseException:  # an interruption first of all: what was done of this iteration is done again
                 run.write(start)
                 raise
-            run.iteration += 1
-            if watch is not None and (run.iteration % config.watch_every == 0 or run.iteration == config.updates):
-                line |= watch(run.actor, run.iteration)
+            run.iteration = done
             run.record(line, samples)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
@@ -345,9 +346,7 @@ def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
         raise SparsegenValueError(f"reward is {config.reward!r}; expected one of {', '.join(REWARDS)}")
     if not prompts:
         raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
-    for name in (
-        "updates", "problems", "group", "epochs", "minibatch", "watch_every", "save_every",
-    ):  # fmt: skip
+    for name in ("updates", "problems", "group", "epochs", "minibatch", "watch_every", "save_every"):
         least = 2 if name == "group" else 1
         if getattr(config, name) < least:
             raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {least}")
