@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
-    errors paths problem verdict timing arena model
+    errors
+    paths problem verdict timing arena model
     formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers gallery values checks fence explain model.statistics model.windows
     matrices candidate model.encoder

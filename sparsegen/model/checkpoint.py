@@ -3,14 +3,18 @@
 The card says what the model was made of and what it was made for: its recipe, seed, commit, data and evaluation as the
 trainer gives them, and the versions of everything its texts and inputs depend on. A checkpoint for another prelude,
 grammar, tokenizer or encoder is refused. The hash is the card's, and the card holds those of the other files.
+
+A folder may be anybody's: what is read is bounded before it is read, and nothing in it is run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
+import reprlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,9 +29,11 @@ from sparsegen.model import decoder, encoder, statistics
 from sparsegen.model import recipe as recipes
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.recipe import Recipe
+from sparsegen.model.tokenizer import MOST_BYTES as MOST_TOKENIZER
 from sparsegen.model.tokenizer import Tokenizer
 
 WEIGHTS, TOKENIZER, CARD = "weights.safetensors", "tokenizer.json", "card.json"
+MOST_CARD = 1 << 20  # bytes
 GIVEN = ("seed", "commit", "data", "evaluation", "grammar")  # what a trainer says in a card
 MADE = ("recipe", "prelude", "encoder", "tokenizer", "weights")  # what is added to it
 
@@ -49,13 +55,15 @@ def save(
     weights: Mapping[str, np.ndarray],
     card: Mapping[str, Any],
 ) -> Path:
-    """Write <folder>/<name>-<hash>/ and return it: complete or not there at all.
+    """Write <folder>/<name>-<hash>/ and return it: complete, such that `load` takes it, or not there at all.
 
-    card: JSON values, GIVEN among them. Raises SparsegenValueError when weights, tokenizer and recipe do not belong
-    together, a weight is not a number that fp16 holds, or the card lacks something.
+    card: JSON values by name, GIVEN among them. Raises SparsegenValueError when weights, tokenizer and recipe do not
+    belong together, a weight is not a number that fp16 holds, or the card lacks something.
     """
-    if not re.fullmatch(r"[a-z0-9_]+", name):
+    if not recipes.NAME.fullmatch(name):
         raise SparsegenValueError(f"a checkpoint named {name!r}; expected small letters, digits and underscores")
+    if not isinstance(card, Mapping) or not all(isinstance(key, str) for key in card):
+        raise SparsegenValueError(f"a card that is {reprlib.repr(card)}; expected a table of {', '.join(GIVEN)}")
     if missing := sorted(set(GIVEN) - set(card)):
         raise SparsegenValueError(f"a card without {', '.join(missing)}; expected {', '.join(GIVEN)}")
     if taken := sorted(set(MADE) & set(card)):
@@ -76,17 +84,23 @@ def save(
     }
     try:
         text = json.dumps({**card, **made}, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise SparsegenValueError(f"the card is not JSON: {error}") from None
     path = Path(folder) / f"{name}-{_hash(text.encode())}"
-    if not path.is_dir():
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    if path.is_dir():
+        load(path)
+        return path
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
         (part / WEIGHTS).write_bytes(stored)
         tokenizer.save(part / TOKENIZER)
         (part / CARD).write_text(text, "utf-8")
+        load(part)
         os.replace(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return path
 
 
@@ -97,14 +111,9 @@ def load(path: str | Path, grammar: int | None = None) -> Checkpoint:
     of this package.
     """
     path = Path(path)
-    files = {}
-    for name in (CARD, TOKENIZER, WEIGHTS):
-        try:
-            files[name] = (path / name).read_bytes()
-        except OSError as error:
-            raise SparsegenValueError(f"{path} is no checkpoint: {name}: {error.strerror}") from None
+    content = _read(path, CARD, MOST_CARD)
     try:
-        card = json.loads(files[CARD])
+        card = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise SparsegenValueError(f"{CARD} of {path.name} is not JSON: {error}") from None
     if not isinstance(card, dict) or (missing := sorted({*GIVEN, *MADE} - set(card))):
@@ -116,15 +125,21 @@ def load(path: str | Path, grammar: int | None = None) -> Checkpoint:
     if grammar is not None:
         _same(f"the grammar version {of}", card["grammar"], grammar)
     _same(f"the encoder {of}", card["encoder"], reads(recipe))
-    _same(f"the hash of {WEIGHTS} {of}", _hash(files[WEIGHTS]), card["weights"])
-    tokenizer = Tokenizer(files[TOKENIZER].decode("utf-8", "replace"))
+    wanted = decoder.shapes(recipe)
+    most = sum(2 * math.prod(shape) + 256 for shape in wanted.values()) + 4096  # each with its line of the file's head
+    stored = _read(path, WEIGHTS, most)
+    _same(f"the hash of {WEIGHTS} {of}", _hash(stored), card["weights"])
+    tokenizer = Tokenizer(_read(path, TOKENIZER, MOST_TOKENIZER).decode("utf-8", "replace"))
     _same(f"the hash of {TOKENIZER} {of}", tokenizer.digest, card["tokenizer"])
     _same(f"the tokenizer's size {of}", tokenizer.size, recipe.vocabulary)
     library = _safetensors()
     try:
-        weights = library.load(files[WEIGHTS])
+        weights = library.load(stored)
     except Exception as error:  # the library has an exception of its own, and passes on others
-        raise SparsegenValueError(f"{WEIGHTS} {of} is not in the safetensors format: {error}") from None
+        raise SparsegenValueError(f"{WEIGHTS} {of} is not in the safetensors format: {str(error)[:200]}") from None
+    for key, array in weights.items():
+        if array.dtype != np.float16 or not np.isfinite(array).all():
+            raise SparsegenValueError(f"{key[:80]} {of} is not made of finite fp16 numbers; save the checkpoint again")
     return Checkpoint(path, recipe, tokenizer, Decoder(recipe, weights), card)
 
 
@@ -132,7 +147,7 @@ def default(grammar: int | None = None) -> Checkpoint | str:
     """The shipped checkpoint, named by the one line of models/default; else, in one sentence, why there is none."""
     file = paths.data("models") / "default"
     try:
-        name = file.read_text("utf-8").strip()
+        name = paths.read(file, 1 << 10).decode("utf-8").strip()
     except (OSError, ValueError):
         return "no checkpoint is shipped: models/default cannot be read"
     if not re.fullmatch(r"[a-z0-9_]+-[0-9a-f]+", name):
@@ -150,8 +165,16 @@ def reads(recipe: Recipe) -> str:
 
 
 def _same(what: str, got: object, expected: object) -> None:
-    if got != expected:
-        raise SparsegenValueError(f"{what} is {got!r}; expected {expected!r}; train it again, or use its sparsegen")
+    if got != expected or type(got) is not type(expected):
+        shown = reprlib.repr(got)
+        raise SparsegenValueError(f"{what} is {shown}; expected {expected!r}; train it again, or use its sparsegen")
+
+
+def _read(path: Path, name: str, most: int) -> bytes:
+    try:
+        return paths.read(path / name, most)
+    except OSError as error:
+        raise SparsegenValueError(f"{path} is no checkpoint: {name}: {error.strerror}") from None
 
 
 def _hash(content: bytes) -> str:
