@@ -36,6 +36,7 @@ LAYERS = """
     train.corpus
     train.examples train.verdicts
     train.pretrain train.sft train.rl
+    train.publish
     __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why
@@ -63,6 +64,7 @@ ONLY_IN = {
         "model.generator",
         "train.fit",
         "train.policy",
+        "train.publish",
         "train.rl",
         "train.run",
         "train.texts",

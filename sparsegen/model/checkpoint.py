@@ -15,7 +15,7 @@ import math
 import os
 import re
 import reprlib
-import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,11 +54,13 @@ def save(
     tokenizer: Tokenizer,
     weights: Mapping[str, np.ndarray],
     card: Mapping[str, Any],
+    grammar: int | None = None,
 ) -> Path:
     """Write <folder>/<name>-<hash>/ and return it: complete, such that `load` takes it, or not there at all.
 
-    card: JSON values by name, GIVEN among them. Raises SparsegenValueError when weights, tokenizer and recipe do not
-    belong together, a weight is not a number that fp16 holds, or the card lacks something.
+    card: JSON values by name, GIVEN among them. grammar: the version that it must be of. Raises SparsegenValueError
+    when weights, tokenizer and recipe do not belong together, a weight is not a number that fp16 holds, or the card
+    lacks something.
     """
     if not recipes.NAME.fullmatch(name):
         raise SparsegenValueError(f"a checkpoint named {name!r}; expected small letters, digits and underscores")
@@ -88,19 +90,17 @@ def save(
         raise SparsegenValueError(f"the card is not JSON: {error}") from None
     path = Path(folder) / f"{name}-{_hash(text.encode())}"
     if path.is_dir():
-        load(path)
+        load(path, grammar)
         return path
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as unfinished:
+        part = Path(unfinished) / path.name
+        part.mkdir()
         (part / WEIGHTS).write_bytes(stored)
         tokenizer.save(part / TOKENIZER)
         (part / CARD).write_text(text, "utf-8")
-        load(part)
+        load(part, grammar)
         os.replace(part, path)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return path
 
 
