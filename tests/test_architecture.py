@@ -18,7 +18,7 @@ LAYERS = """
     formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers gallery values checks fence explain model.statistics model.windows
     matrices candidate model.encoder
-    inputs composite model.tokenizer model.decoder
+    inputs composite model.tokenizer model.decoder model.expression
     prelude templates model.generator
     metrics
     screen model.checkpoint
