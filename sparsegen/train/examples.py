@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -158,7 +159,7 @@ def _digest(*how: object) -> str:
 
 def write(path: Path, made: dict[str, Example], digest: str) -> None:
     """Examples in numpy's archive format: each part of their structures end to end, once where it is shared."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     places: dict[str, dict[int, int]] = {}
     for part in PARTS:
         every = [getattr(structure, part) for each in made.values() for structure in each.structures]
