@@ -20,7 +20,7 @@ from sparsegen.problem import Problem
 
 logger = logging.getLogger("sparsegen")
 
-LEAST_BUDGET = 1.0  # seconds of a search that the model takes part in
+LEAST_BUDGET = 0.9  # seconds of a search that the model takes part in
 SHARE = 0.35  # of a search's time, after which the model is stopped
 
 
@@ -77,17 +77,18 @@ class Proposers:
         if self.seconds < LEAST_BUDGET:
             self.report = {"skipped": f"a search of {self.seconds:.2g} s is too short for it"}
             return []
+        until = time.monotonic() + SHARE * self.seconds
         found = checkpoint_of(self.model)
         if isinstance(found, str):
             self.report = {"skipped": found}
             return []
         from sparsegen.model.proposal import propose
 
-        proposal = propose(self.problem, found, seconds=SHARE * self.seconds)
+        proposal = propose(self.problem, found, seconds=until - time.monotonic())
         self.report = {
             "checkpoint": found.path.name, "samples": proposal.samples, "distinct": len(proposal.candidates),
-            "duplicates": proposal.duplicates, "illegal": proposal.illegal, "encode_ms": proposal.encode_ms,
-            "sample_ms": proposal.sample_ms,
+            "duplicates": proposal.duplicates, "illegal": proposal.illegal, "unfinished": proposal.unfinished,
+            "encode_ms": proposal.encode_ms, "sample_ms": proposal.sample_ms,
         }  # fmt: skip
         return proposal.candidates
 

@@ -84,11 +84,11 @@ def test_what_the_model_wrote_is_remembered(played, tmp_path, monkeypatch):
 def test_templates_follow_and_are_not_tried_twice(played):
     played(SCALAR, SLICE)
     problem = problem_of(A, facts=None)
-    made = Proposers(problem, "auto", 5.0)
+    made = Proposers(problem, "auto", 60.0)
     found = list(made)
     assert [each.origin for each in found[:3]] == ["model", "model", "template"]
     assert [each.key for each in found[2:]] == [each.key for each in templates.propose(problem)]
-    kernel = sparsegen.compile(A, budget=5.0, max_candidates=4, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=20.0, max_candidates=4, **OPTIONS)
     keys = [each["label"].partition(" ")[0] for each in kernel.report()["candidates"]]
     assert len(kernel.report()["candidates"]) <= 4
     assert len(tried(kernel, "model")) == 2
@@ -194,8 +194,42 @@ def test_the_model_is_stopped_in_time(played):
     found = Proposers(problem_of(A, facts=None), "auto", 1.0)
     first = next(iter(found))
     assert first.origin == "template"
-    assert found.report["illegal"] == 1
+    assert (found.report["illegal"], found.report["unfinished"]) == (0, 1)
     assert 1 < len(steps) < len(SCALAR)
+
+
+def test_reading_the_checkpoint_takes_of_the_time(monkeypatch):
+    def slow(model):
+        threading.Event().wait(0.4)
+        return playback.checkpoint(SCALAR, sure=40.0)
+
+    monkeypatch.setattr(proposers, "checkpoint_of", slow)
+    found = Proposers(problem_of(A, facts=None), "auto", 1.0)
+    assert next(iter(found)).origin == "template"
+    assert found.report["unfinished"] == found.report["samples"] == 1
+
+
+def test_an_endless_kernel_does_not_end_the_search(played):
+    played(SCALAR.replace("ACC sum = 0;", "ACC sum = 0; for (;;) { }"))
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=3, **OPTIONS)
+    assert [each["fault"] for each in tried(kernel, "model")] == ["timeout"]
+    assert any(each["level"] in ("CORRECT", "TIMED") for each in tried(kernel, "template"))
+    right(kernel @ X, A, X)
+
+
+def test_what_there_was_no_time_for_is_told(played, monkeypatch):
+    monkeypatch.setattr("sparsegen.model.beam._Clock.over", property(lambda clock: True))
+    played(SCALAR)
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=1, **OPTIONS)
+    assert kernel.report()["model"]["unfinished"] == 1
+    assert "no time for 1 more" in kernel.explain()
+
+
+def test_where_nothing_is_tried_nothing_is_written(monkeypatch):
+    monkeypatch.setattr(proposers, "checkpoint_of", None)  # not called
+    kernel = sparsegen.compile(A, budget=2.0, max_candidates=0, **OPTIONS)
+    assert "not asked for" in kernel.report()["model"]["skipped"]
+    assert kernel.report()["candidates"] == []
 
 
 @pytest.mark.parametrize("cores", [1, 2])
