@@ -72,7 +72,7 @@ def compile(
     allowed by default; the same limit holds for the baselines. facts: "detect" them, None for values that may be
     anything later, or a Facts that is checked. deterministic: bitwise equal results of equal calls. cache: use and keep
     the choice for this pattern on this machine; retune searches again. model: "auto" tries what the shipped model
-    writes before the templates, None templates alone, a folder that checkpoint. seed: of the order in which arms are
+    writes beside the templates, None templates alone, a folder that checkpoint. seed: of the order in which arms are
     timed.
 
     Raises SparsegenValueError and SparsegenTypeError, which say what was expected.
@@ -110,7 +110,7 @@ def compile(
     if options["model"] not in ("auto", "none"):
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
-    proposed = proposers.Proposers(problem, options["model"] if max_candidates != 0 else "none", left)
+    proposed = proposers.Proposers(problem, options["model"], left, max_candidates)
     outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}

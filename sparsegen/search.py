@@ -143,8 +143,9 @@ class _Search:
         """Candidates with their binaries (or verdicts), each compiled while the one before it runs."""
         seen: set[str] = set()
         waiting: list[tuple[Candidate, Future]] = []
-        for candidate in candidates:
-            if most is not None and len(seen) >= most:
+        while most is None or len(seen) < most:  # no more is asked for: what comes next may have to be written first
+            candidate = next(candidates, None)
+            if candidate is None:
                 break
             if candidate.key in seen or (not self.finite and prelude.checks_finite(candidate)):
                 continue
