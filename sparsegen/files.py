@@ -78,4 +78,4 @@ def told(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
         yield
     finally:
         for number, was in before.items():
-            signal.signal(number, was)
+            signal.signal(number, signal.SIG_DFL if was is None else was)  # None: not set from Python
