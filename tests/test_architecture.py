@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors
     paths problem verdict timing arena model
-    formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
+    files formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers gallery values checks fence explain model.statistics model.windows
     matrices candidate model.encoder
     inputs composite model.tokenizer model.decoder model.expression
@@ -64,7 +64,6 @@ ONLY_IN = {
         "model.generator",
         "train.fit",
         "train.policy",
-        "train.publish",
         "train.rl",
         "train.run",
         "train.texts",

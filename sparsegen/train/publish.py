@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from sparsegen import paths
+from sparsegen import files, paths
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model import checkpoint, grammar
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.tokenizer import Tokenizer
 from sparsegen.train import rl, sft
+from sparsegen.train.run import load
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,7 @@ def publish(recipe: Recipe, run: Path, tokenizer: Path, card: Path, *, unfinishe
         said["unfinished"] = f"{found.done} of {found.steps}"
     folder = paths.data("models")
     made = checkpoint.save(folder, recipe.name, recipe, learned, weights, said, grammar.VERSION)
-    part = folder / f".default.{os.getpid()}"
-    part.write_text(made.name + "\n")
-    part.replace(folder / "default")
+    files.whole(folder / "default", lambda part: part.write_text(made.name + "\n"))
     return made
 
 
@@ -74,16 +70,12 @@ def _trained(recipe: Recipe, run: Path) -> Trained:
     file = next((run / name for name in ("state.pt", "checkpoint.pt") if (run / name).exists()), run / "checkpoint.pt")
     if not file.exists():
         raise SparsegenValueError(f"no {file}; expected the folder of a run of the stage before, and that it has run")
-    try:
-        state = torch.load(file, weights_only=True, mmap=True)
-        if file.name == "state.pt":
-            steps = int(state.get("updates", recipe.rl.updates))
-            return Trained("rl", int(state["iteration"]), steps, state.get("recipe"), state.get("tokenizer"))
-        config = state["config"]
-        path = Path(config.get("tokenizer", ""))  # of a run that was moved, it may not be there any more
-        digest = Tokenizer.load(path).digest if path.is_file() else None
-        stage, steps = config["stage"], int(config["recipe"][config["stage"]]["steps"])
-        return Trained(stage, int(state["step"]), steps, config["recipe"], digest)
-    except Exception as error:  # whatever torch and pickle say of a damaged file
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
-        raise SparsegenValueError(f"{file} is no state of a run ({reason}); expected what a stage saves") from None
+    if file.name == "state.pt":
+        state = load(file, "iteration", "actor")
+        steps = state.get("updates", recipe.rl.updates)
+        return Trained("rl", state["iteration"], steps, state.get("recipe"), state.get("tokenizer"))
+    state = load(file, "step", "config")
+    config = state["config"]
+    path = Path(config.get("tokenizer", ""))  # of a run that was moved, it may not be there any more
+    digest = Tokenizer.load(path).digest if path.is_file() else None
+    return Trained(config["stage"], state["step"], config["recipe"][config["stage"]]["steps"], config["recipe"], digest)
