@@ -23,6 +23,7 @@ from sparsegen.model.tokenizer import CPP, Tokenizer
 pytest.importorskip("tokenizers")
 ROOT = Path(__file__).resolve().parent.parent
 TINY = replace(recipe.load("tiny"), vocabulary=300)
+SIZES = recipe.sizes(asdict(TINY))
 CARD = {"seed": 7013, "commit": "abc", "data": {"texts": 3}, "evaluation": {"loss": 1.5}, "grammar": 3}
 
 
@@ -43,7 +44,7 @@ def saved(tmp_path, tokenizer) -> Path:
 
 def test_it_comes_back(saved, tokenizer):
     read = checkpoint.load(saved, grammar=3)
-    assert (read.path, read.recipe) == (saved, TINY)
+    assert (read.path, read.recipe) == (saved, SIZES)
     assert read.tokenizer.digest == tokenizer.digest
     assert {name: read.card[name] for name in CARD} == CARD
     assert read.card["prelude"] == prelude.VERSION
@@ -78,7 +79,7 @@ def test_its_files_and_name(saved, tmp_path, tokenizer):
 
 def test_it_may_be_moved(saved, tmp_path):
     shutil.move(saved, tmp_path / "elsewhere")
-    assert checkpoint.load(tmp_path / "elsewhere").recipe == TINY
+    assert checkpoint.load(tmp_path / "elsewhere").recipe == SIZES
 
 
 def edited(saved: Path, **changes: object) -> None:
@@ -149,11 +150,20 @@ def test_what_is_no_file_is_not_read(saved, name, kind):
         checkpoint.load(saved)
 
 
+def test_how_it_was_trained_does_not_matter_where_it_runs(saved):
+    """A field of training that is new, or gone, since: the model is the same."""
+    other = asdict(TINY)
+    other["rl"] = {"updates": 5, "since": 7}
+    del other["pretrain"]
+    edited(saved, recipe=other)
+    assert checkpoint.load(saved).recipe == SIZES
+
+
 def test_files_may_be_links(saved, tmp_path):
     for name in FILES:
         (saved / name).rename(tmp_path / name)
         (saved / name).symlink_to(tmp_path / name)
-    assert checkpoint.load(saved).recipe == TINY
+    assert checkpoint.load(saved).recipe == SIZES
 
 
 @pytest.mark.parametrize("name", FILES)

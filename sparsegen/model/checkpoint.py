@@ -28,7 +28,7 @@ from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import decoder, encoder, statistics
 from sparsegen.model import recipe as recipes
 from sparsegen.model.decoder import Decoder
-from sparsegen.model.recipe import Recipe
+from sparsegen.model.recipe import Recipe, Sizes
 from sparsegen.model.tokenizer import MOST_BYTES as MOST_TOKENIZER
 from sparsegen.model.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ MADE = ("recipe", "prelude", "encoder", "tokenizer", "weights")  # what is added
 @dataclass(frozen=True)
 class Checkpoint:
     path: Path
-    recipe: Recipe
+    recipe: Sizes
     tokenizer: Tokenizer
     decoder: Decoder
     card: Mapping[str, Any]
@@ -119,7 +119,7 @@ def load(path: str | Path, grammar: int | None = None) -> Checkpoint:
     if not isinstance(card, dict) or (missing := sorted({*GIVEN, *MADE} - set(card))):
         lacks = ", ".join(missing) if isinstance(card, dict) else "everything"
         raise SparsegenValueError(f"{CARD} of {path.name} lacks {lacks}; save the checkpoint again")
-    recipe = recipes.parse(card["recipe"])
+    recipe = recipes.sizes(card["recipe"])
     of = f"of checkpoint {path.name}"
     _same(f"the prelude version {of}", card["prelude"], prelude.VERSION)
     if grammar is not None:
@@ -158,7 +158,7 @@ def default(grammar: int | None = None) -> Checkpoint | str:
         return str(error)
 
 
-def reads(recipe: Recipe) -> str:
+def reads(recipe: Sizes) -> str:
     """A hash of what the inputs of a model mean: condition words, statistics, and the width of the embedding."""
     meanings = [encoder.CONDITIONS, statistics.NAMES, recipe.embedding, encoder.width(recipe.embedding)]
     return _hash(json.dumps(meanings).encode())

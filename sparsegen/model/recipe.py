@@ -59,7 +59,9 @@ class Rl:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Sizes:
+    """What is needed of a recipe to run a model."""
+
     name: str
     embedding: str  # of a nonzero, see encoder.EMBEDDINGS
     tokens: int  # nonzeros that the encoder sees
@@ -72,6 +74,10 @@ class Recipe:
     vocabulary: int
     longest: int  # tokens of a kernel, the language token included
     dropout: float
+
+
+@dataclass(frozen=True)
+class Recipe(Sizes):
     pretrain: Fit
     sft: Fit
     rl: Rl
@@ -96,6 +102,20 @@ def load(name_or_path: str | Path) -> Recipe:
 def parse(table: Mapping[str, Any]) -> Recipe:
     """A recipe out of plain values; `parse(dataclasses.asdict(recipe))` gives it back."""
     recipe = _filled(Recipe, table, "recipe")
+    _bound(recipe)
+    return recipe
+
+
+def sizes(table: object) -> Sizes:
+    """The sizes out of a recipe of any version: how a model was trained does not matter where it runs."""
+    names = {field.name for field in fields(Sizes)}
+    some = {name: value for name, value in table.items() if name in names} if isinstance(table, Mapping) else table
+    found = _filled(Sizes, some, "recipe")
+    _bound(found)
+    return found
+
+
+def _bound(recipe: Sizes) -> None:
     inner, both = recipe.heads * recipe.d_kv, recipe.encoder_layers + recipe.decoder_layers
     rows = 2 * recipe.vocabulary + 4 * inner * (both + recipe.decoder_layers) + 3 * recipe.d_ff * both
     for what, count, most in (
@@ -105,7 +125,6 @@ def parse(table: Mapping[str, Any]) -> Recipe:
     ):
         if count > most:
             raise SparsegenValueError(f"recipe {recipe.name} stands for {count} {what}; expected at most {most}")
-    return recipe
 
 
 def _filled(kind: type, table: object, where: str) -> Any:
