@@ -158,9 +158,9 @@ def test_paths_that_cannot_be_used(tmp_path):
     saved, _ = kernel()
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "nothing", tmp_path, tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(SparsegenValueError, match="cannot read|no regular file"):
+        with pytest.raises(SparsegenValueError, match=r"cannot read|no regular file"):
             sparsegen.load(path)
-        with pytest.raises(SparsegenValueError, match="cannot read|no regular file"):
+        with pytest.raises(SparsegenValueError, match=r"cannot read|no regular file"):
             next(judge.instances(str(path), str(path)))
     (tmp_path / "pipe").unlink()
     with pytest.raises(SparsegenValueError, match="cannot write"):
