@@ -17,8 +17,7 @@ import numpy as np
 from sparsegen import nvrtc
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.ptx import counters as counting
-from sparsegen.ptx.encode import Program, encode
-from sparsegen.ptx.parse import Refused, parse
+from sparsegen.ptx import encode, parse
 from sparsegen.screen import cuda as screen
 
 KINDS = (
@@ -121,7 +120,7 @@ def execute(
     """Like `launch`, of PTX."""
     try:
         program = _encoded(text, entry)
-    except Refused as refused:
+    except parse.Refused as refused:
         return Outcome("unsupported", f"unsupported: {refused.what}", refused.line)
     return _Launch(program, grid, block, args, writable, shared_bytes, uninitialised, budget).run(counters)
 
@@ -132,8 +131,8 @@ def _compiled(source: str, arch: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _encoded(text: str, entry: str) -> Program:
-    return encode(parse(text), entry)
+def _encoded(text: str, entry: str) -> encode.Program:
+    return encode.encode(parse.parse(text), entry)
 
 
 def _line_of(text: str, pattern: str) -> int:
@@ -155,7 +154,7 @@ def _three(name: str, given: int | Sequence[int], most: tuple[int, int, int]) ->
 class _Launch:
     """A program with its arguments, checked and laid out."""
 
-    def __init__(self, program: Program, grid, block, args, writable, shared_bytes, uninitialised, budget):
+    def __init__(self, program: encode.Program, grid, block, args, writable, shared_bytes, uninitialised, budget):
         self.program, self.args = program, list(args)
         self.grid = _three("grid", grid, (2**31 - 1, 65535, 65535))
         self.block = _three("block", block, (1024, 1024, 64))

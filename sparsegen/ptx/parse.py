@@ -189,7 +189,7 @@ class _Reader:
                 self.entry = None
         elif kind == "label":
             self._label(text)
-        elif text.startswith(".loc"):
+        elif re.match(r"\.loc\s", text):
             self._loc(text)
         elif self.depth == 0:
             self._outside(module, text)
