@@ -21,6 +21,7 @@ LAYERS = """
     prelude templates model.generator
     metrics
     screen model.checkpoint
+    ptx
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
     search model.grammar

@@ -18,6 +18,7 @@ from sparsegen import nvrtc
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.ptx import counters as counting
 from sparsegen.ptx import encode, parse
+from sparsegen.ptx.program import Program
 from sparsegen.screen import cuda as screen
 
 KINDS = (
@@ -93,7 +94,7 @@ def launch(
     if why is not None:
         raise SparsegenError(why)
     try:
-        text = _compiled(source, arch)
+        text = compile(source, arch)
     except nvrtc.CompileFailure as failure:
         return Outcome(REFUSED, failure.log, _line_of(failure.log, r"kernel\((\d+)\)"))
     except ValueError as error:
@@ -121,17 +122,19 @@ def execute(
     try:
         program = _encoded(text, entry)
     except parse.Refused as refused:
-        return Outcome("unsupported", f"unsupported: {refused.what}", refused.line)
+        kind = REFUSED if refused.size else "unsupported"
+        return Outcome(kind, f"{kind}: {refused.what}", refused.line)
     return _Launch(program, grid, block, args, writable, shared_bytes, uninitialised, budget).run(counters)
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(source: str, arch: str) -> str:
+def compile(source: str, arch: str) -> str:
+    """The PTX of a source that the screen let through, with lines. Raises nvrtc.CompileFailure."""
     return nvrtc.compile(source, arch, kind="ptx", options=["-lineinfo"]).data.decode()
 
 
 @functools.lru_cache(maxsize=64)
-def _encoded(text: str, entry: str) -> encode.Program:
+def _encoded(text: str, entry: str) -> Program:
     return encode.encode(parse.parse(text), entry)
 
 
@@ -154,7 +157,7 @@ def _three(name: str, given: int | Sequence[int], most: tuple[int, int, int]) ->
 class _Launch:
     """A program with its arguments, checked and laid out."""
 
-    def __init__(self, program: encode.Program, grid, block, args, writable, shared_bytes, uninitialised, budget):
+    def __init__(self, program: Program, grid, block, args, writable, shared_bytes, uninitialised, budget):
         self.program, self.args = program, list(args)
         self.grid = _three("grid", grid, (2**31 - 1, 65535, 65535))
         self.block = _three("block", block, (1024, 1024, 64))
@@ -166,7 +169,8 @@ class _Launch:
             room = MOST_SHARED - program.static_shared
             raise SparsegenValueError(f"shared_bytes = {shared_bytes}; expected 0 to {room} beside the kernel's own")
         if program.local_bytes * threads > MOST_LOCAL:
-            raise SparsegenValueError(f"{threads} threads of {program.local_bytes} bytes of local memory; at most {MOST_LOCAL}")
+            got = f"{threads} threads of {program.local_bytes} bytes of local memory"
+            raise SparsegenValueError(f"{got}; at most {MOST_LOCAL} in all")
         self.shared_bytes = int(shared_bytes)
         self.names = [each.name for each in program.variables]
         self.buffers: list[tuple[np.ndarray, bool, bool]] = []
@@ -181,7 +185,7 @@ class _Launch:
             if not 0 <= position < len(self.args) or not isinstance(self.args[position], np.ndarray):
                 raise SparsegenValueError(f"writable position {position}; expected the position of an array in args")
         if set(uninitialised) - set(writable):
-            raise SparsegenValueError("uninitialised positions must be writable ones: nothing else can be written first")
+            raise SparsegenValueError("uninitialised positions must be among the writable ones")
         self.parameters = bytearray(max((at + size for _, at, size, _ in program.parameters), default=0))
         for position, argument in enumerate(self.args):
             self._place(position, argument, position in writable, position in uninitialised)
@@ -199,7 +203,7 @@ class _Launch:
             if size != 8 or kind not in ("u64", "b64", "s64"):
                 raise SparsegenTypeError(f"an array; {expected}")
             if not argument.flags.forc or argument.dtype.hasobject:
-                raise SparsegenTypeError(f"args[{position}] is not one piece of memory; pass np.ascontiguousarray of it")
+                raise SparsegenTypeError(f"args[{position}] is not one piece of memory; pass np.ascontiguousarray(...)")
             if writable and not argument.flags.writeable:
                 raise SparsegenValueError(f"args[{position}] is writable for the kernel, but a read-only array")
             flat = argument.reshape(-1, order="A" if argument.flags.c_contiguous else "F").view(np.uint8)
@@ -213,20 +217,20 @@ class _Launch:
     def _apart(self, writable: Sequence[int]) -> None:
         for position in writable:
             for other, argument in enumerate(self.args):
-                if other != position and isinstance(argument, np.ndarray) and np.may_share_memory(
-                    argument, self.args[position], max_work=1
-                ):
-                    raise SparsegenValueError(f"args[{position}] is writable and shares memory with args[{other}]; copy one")
+                mine = self.args[position]
+                if other != position and isinstance(argument, np.ndarray) and np.may_share_memory(argument, mine):
+                    got = f"args[{position}] is writable and shares memory with args[{other}]"
+                    raise SparsegenValueError(f"{got}; copy one of them")
 
     def run(self, count: bool) -> Outcome:
         from sparsegen.ptx import _executor
 
         program = self.program
         setup = [
-            program.frame_units, program.predicates, program.static_shared + (self.shared_bytes if program.dynamic else 0),
-            program.local_bytes, self.shared_bytes, program.shared_shift, program.global_shift, *self.grid, *self.block,
-            min(self.budget, 2**62), min(self.warp_budget, 2**62), program.fences, program.barriers,
-            program.warp_barriers, counting.MULTIPROCESSORS, counting.L1_BYTES, counting.L2_BYTES,
+            program.frame_units, program.predicates, self._shared(), program.local_bytes, self.shared_bytes,
+            program.shared_shift, program.global_shift, *self.grid, *self.block, min(self.budget, 2**62),
+            min(self.warp_budget, 2**62), program.fences, program.barriers, program.warp_barriers,
+            counting.MULTIPROCESSORS, counting.L1_BYTES, counting.L2_BYTES,
         ]  # fmt: skip
         blocks = lines = None
         if count:
@@ -256,9 +260,9 @@ class _Launch:
         about: dict = {"buffer": memory, "offset": offset}
         if kind == "uninitialised read" and buffer == -1 and other:
             kind = "divergent warp operation"
-            sentence = f"{what}, which lanes that had returned before a __syncwarp() would have written ({_lanes(other)})"
+            sentence = f"{what}, which nothing has written: a __syncwarp() went without {_lanes(other)}"
         elif kind == "out of bounds":
-            sentence = f"{what}, which has {length} bytes" if length is not None else f"{who} follows an address of nothing"
+            sentence = f"{what}, which has {length} bytes"
             if length is None:
                 sentence = f"{who} {ACCESSES[access]} {size} bytes at address {offset:#x}, which is no argument's"
         elif kind == "misaligned":
@@ -293,12 +297,14 @@ class _Launch:
             return str(index)
         return f"({index % shape[0]}, {index // shape[0] % shape[1]}, {index // shape[0] // shape[1]})"
 
+    def _shared(self) -> int:
+        return self.program.static_shared + (self.shared_bytes if self.program.dynamic else 0)
+
     def _memory(self, buffer: int) -> tuple[str, int | None]:
         if buffer >= 0:
             return self.names[buffer], self.buffers[buffer][0].nbytes
-        shared = self.program.static_shared + (self.shared_bytes if self.program.dynamic else 0)
         return {
-            -1: ("shared memory", shared),
+            -1: ("shared memory", self._shared()),
             -2: ("a thread's local memory", self.program.local_bytes),
             -4: ("a branch table", 0),
         }.get(buffer, ("nothing", None))

@@ -71,7 +71,8 @@ def match(encoder: Encoder, parts: list[str]) -> None:
     to, _, matched = result.partition("|")
     predicate = encoder.predicate(matched.strip()) if matched else -1
     kind = f"u{parts[2][1:]}"
-    places = [encoder.register(to.strip(), 4), encoder.source(value, kind), encoder.source(member, "u32"), -1, predicate]
+    sources = [encoder.source(value, kind), encoder.source(member, "u32")]
+    places = [encoder.register(to.strip(), 4), *sources, -1, predicate]
     encoder.emit(OTHER["MATCH"], places, mode=1 if parts[0] == "any" else 2, width=BITS[kind] // 8)
 
 

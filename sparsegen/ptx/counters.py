@@ -13,13 +13,27 @@ MOST_BLOCKS = 1 << 20
 BLOCK = np.dtype(
     [
         (name, "u8")
-        for name in (
-            "instructions lanes requests sectors lines bytes l1_misses l2_misses shared_waves bank_conflicts atomics "
-            "atomic_conflicts divergent_branches barriers longest_warp longest_loads"
-        ).split()
+        for name in [
+            "instructions",
+            "lanes",
+            "requests",
+            "sectors",
+            "lines",
+            "bytes",
+            "l1_misses",
+            "l2_misses",
+            "shared_waves",
+            "bank_conflicts",
+            "atomics",
+            "atomic_conflicts",
+            "divergent_branches",
+            "barriers",
+            "longest_warp",
+            "longest_loads",
+        ]
     ]
 )
-INSTRUCTION = np.dtype([(name, "u8") for name in "executions lanes sectors l1_misses conflicts".split()])
+INSTRUCTION = np.dtype([(name, "u8") for name in ["executions", "lanes", "sectors", "l1_misses", "conflicts"]])
 MULTIPROCESSORS, L1_BYTES, L2_BYTES = 108, 128 << 10, 40 << 20  # the caches of an A100, until a device is named
 _LONGEST = ("longest_warp", "longest_loads")
 

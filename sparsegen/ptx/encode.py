@@ -8,57 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from sparsegen.ptx import forms, memory, table
-from sparsegen.ptx.parse import BITS, Entry, Instruction, Module, Refused, Variable, immediate
+from sparsegen.ptx.parse import BITS, Entry, Instruction, Module, Refused, immediate
+from sparsegen.ptx.program import INSTRUCTION, OPERANDS, SPECIALS, UNIT, Program
 
-OPERANDS = 16
-INSTRUCTION = np.dtype(
-    [
-        ("op", "u4"), ("guard", "i4"), ("operand", "i4", OPERANDS), ("immediate", "i8"), ("negated", "u1"),
-        ("size", "u1"), ("count", "u1"), ("space", "u1"), ("mode", "u1"), ("type", "u1"), ("width", "u1"),
-        ("flags", "u1"),
-    ]
-)  # fmt: skip
-UNIT = 64  # bytes
-SPECIALS = (
-    "%tid.x %tid.y %tid.z %ctaid.x %ctaid.y %ctaid.z %ntid.x %ntid.y %ntid.z %nctaid.x %nctaid.y %nctaid.z %laneid "
-    "%warpid %nwarpid %lanemask_eq %lanemask_lt %lanemask_le %lanemask_gt %lanemask_ge %dynamic_smem_size "
-    "%total_smem_size"
-).split()
 MOST_LOCAL = 512 << 10  # bytes of a thread
 MOST_STATIC_SHARED = 48 << 10
 LIBRARY = {"vprintf": "printf", "__assertfail": "assert", "malloc": "malloc", "free": "free"}
-
-
-@dataclass(frozen=True)
-class Program:
-    """A kernel, encoded. Module variables are the first buffers, addressed 1, 2, ...; arrays of a launch follow."""
-
-    name: str
-    code: np.ndarray  # of INSTRUCTION; the last one ends the thread
-    lines: np.ndarray  # of the source, for each
-    texts: tuple[str, ...]
-    tables: np.ndarray
-    constants: np.ndarray  # (register, bytes, bits) each
-    predicate_constants: np.ndarray
-    specials: np.ndarray
-    parameters: tuple[tuple[str, int, int, str], ...]  # name, offset, bytes, type
-    most_threads: int | None
-    variables: tuple[Variable, ...]
-    frame_units: int
-    predicates: int
-    static_shared: int
-    dynamic: bool
-    local_bytes: int
-    shared_shift: int
-    global_shift: int
-    fences: bool
-    barriers: int
-    warp_barriers: int
 
 
 def encode(module: Module, name: str) -> Program:
@@ -134,7 +93,8 @@ class Encoder:
             sizes["shared"] = -(-sizes["shared"] // align) * align
             self.symbols[variable.name] = "shared", sizes["shared"]
         if sizes["local"] > MOST_LOCAL or sizes["shared"] > MOST_STATIC_SHARED:
-            raise Refused(f"{sizes['local']} bytes of local, {sizes['shared']} of static shared memory: a GPU has less")
+            what = f"{sizes['local']} bytes of local, {sizes['shared']} of static shared memory"
+            raise Refused(f"{what}; a GPU has less", size=True)
         self.static_shared, self.local_bytes = sizes["shared"], sizes["local"]
 
     # What forms and encode share: refusing, emitting, operands.
@@ -357,9 +317,10 @@ class Encoder:
 
         for row, label in self.branches:
             self.rows[row]["immediate"] = target(label, self.origin[row].line)
-        for row in self.rows:
-            row["immediate"] = ((row.get("immediate", 0) + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
-        code = np.array([tuple(row.get(field, 0) for field in INSTRUCTION.names or ()) for row in self.rows], INSTRUCTION)
+        for each in self.rows:
+            each["immediate"] = ((each.get("immediate", 0) + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+        fields = INSTRUCTION.names or ()
+        code = np.array([tuple(each.get(field, 0) for field in fields) for each in self.rows], INSTRUCTION)
         constants = [(place, nbytes, bits) for (bits, nbytes), place in self.constants.items()]
         held = [(place, 0xFFFFFFFF if value else 0) for value, place in self.predicate_constants.items()]
         shifts = {space: nbytes.bit_length() - 1 for space, nbytes in self.narrowest.items()}

@@ -205,7 +205,9 @@ def load_matrix(encoder: Encoder, parts: list[str]) -> None:
     """ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {a, b, c, d}, [address]"""
     _, shared = take(parts, ("aligned",), ("shared", "shared::cta"))
     transposed = take(parts, ("trans",))[0]
-    if parts[:2] != ["sync", "m8n8"] or parts[2:3] not in (["x1"], ["x2"], ["x4"]) or parts[3:] != ["b16"] or not shared:
+    if len(parts) != 4 or parts[:2] != ["sync", "m8n8"] or parts[2] not in ("x1", "x2", "x4") or parts[3] != "b16":
+        raise encoder.refuse()
+    if not shared:
         raise encoder.refuse()
     texts, address = encoder.operands(2)
     base, offset, wide, _ = encoder.address(address)

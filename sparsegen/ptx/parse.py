@@ -42,11 +42,14 @@ _NAME = re.compile(r"[%$A-Za-z_][\w$]*")
 
 
 class Refused(Exception):
-    """Text that is not taken for PTX, or PTX that is not supported: what, and on which line of the user's source."""
+    """Text that is not taken for PTX, or PTX that is not supported: what, and on which line of the user's source.
 
-    def __init__(self, what: str, line: int = 0):
+    size: it asks for more than a GPU has.
+    """
+
+    def __init__(self, what: str, line: int = 0, size: bool = False):
         super().__init__(what)
-        self.what, self.line = what, line
+        self.what, self.line, self.size = what, line, size
 
 
 @dataclass(frozen=True)
@@ -315,7 +318,7 @@ def _variable(text: str, line: int) -> Variable:
         count *= int(dimension) if dimension else -1
     nbytes = count * size if count >= 0 else -1
     if nbytes > MOST_BYTES or (nbytes < 0 and (space != "shared" or ".extern" not in text)):
-        raise Refused(f"{name[:60]} has {count} elements", line)
+        raise Refused(f"{name[:60]} has {count} elements", line, size=nbytes > 0)
     data = _initial(initial, kind, line) if initial else None
     if data is not None and len(data) > nbytes:
         raise Refused(f"{name[:60]} has more values than elements", line)

@@ -312,7 +312,7 @@ OTHER = {name: len(CASES) + i for i, name in enumerate(OTHERS)}
 
 
 def header() -> str:
-    """The text of _cases.h: the numbers of the other instructions, and a row per case: CASE2(7, u32, u32, u32, a + b)."""
+    """The text of _cases.h: a row per case, CASE2(7, u32, u32, u32, a + b); numbers of the other instructions."""
     lines = ["/* Written by python -m sparsegen.ptx.table; what each instruction computes is said there. */"]
     lines += ["#ifdef CASE1"]
     for number, scalar in enumerate(CASES):

@@ -9,11 +9,79 @@ from __future__ import annotations
 import re
 
 INSTRUCTIONS = frozenset(
-    "abs activemask add and atom bar barrier bfe bfi bfind brev clz cnot copysign cos cp cvt cvta div dp4a ex2 fence fma "
-    "isspacep ld ldmatrix ldu lg2 lop3 mad match max membar min mma mov mul nanosleep neg not or popc prefetch prefetchu "
-    "prmt rcp red redux rem rsqrt sad selp set setp shf shfl shl shr sin sqrt st sub tanh testp trap vote xor".split()
+    [
+        "abs",
+        "activemask",
+        "add",
+        "and",
+        "atom",
+        "bar",
+        "barrier",
+        "bfe",
+        "bfi",
+        "bfind",
+        "brev",
+        "clz",
+        "cnot",
+        "copysign",
+        "cos",
+        "cp",
+        "cvt",
+        "cvta",
+        "div",
+        "dp4a",
+        "ex2",
+        "fence",
+        "fma",
+        "isspacep",
+        "ld",
+        "ldmatrix",
+        "ldu",
+        "lg2",
+        "lop3",
+        "mad",
+        "match",
+        "max",
+        "membar",
+        "min",
+        "mma",
+        "mov",
+        "mul",
+        "nanosleep",
+        "neg",
+        "not",
+        "or",
+        "popc",
+        "prefetch",
+        "prefetchu",
+        "prmt",
+        "rcp",
+        "red",
+        "redux",
+        "rem",
+        "rsqrt",
+        "sad",
+        "selp",
+        "set",
+        "setp",
+        "shf",
+        "shfl",
+        "shl",
+        "shr",
+        "sin",
+        "sqrt",
+        "st",
+        "sub",
+        "tanh",
+        "testp",
+        "trap",
+        "vote",
+        "xor",
+    ]
 )
-_STATEMENT = re.compile(r"(?:@!?[%\w]+\s+)?([a-z][a-z0-9]*)((?:\.|::)[A-Za-z0-9_]+)*(?:\s+[%\w\s,{}\[\]+|!:-]*)?", re.ASCII)
+_STATEMENT = re.compile(
+    r"(?:@!?[%\w]+\s+)?([a-z][a-z0-9]*)((?:\.|::)[A-Za-z0-9_]+)*(?:\s+[%\w\s,{}\[\]+|!:-]*)?", re.ASCII
+)
 _DECLARATION = re.compile(r"\.reg\s+\.[a-z]+\d+(?:x2)?\s+[\w\s,%]+|\.reg\s+\.pred\s+[\w\s,%]+", re.ASCII)
 
 
