@@ -97,8 +97,10 @@ def rounded(value: Fraction | float, kind: str, mode: str = "rn", zero: float = 
 
 def flushed(bits: int, kind: str) -> int:
     exponent_bits, fraction_bits = FORMATS[kind]
-    return bits if bits >> fraction_bits & ((1 << exponent_bits) - 1) else bits >> (exponent_bits + fraction_bits) << (
-        exponent_bits + fraction_bits
+    return (
+        bits
+        if bits >> fraction_bits & ((1 << exponent_bits) - 1)
+        else bits >> (exponent_bits + fraction_bits) << (exponent_bits + fraction_bits)
     )
 
 
@@ -205,7 +207,13 @@ def _real(parts: list[str], bits: list[int]) -> int | Near:
             "notanumber": math.isnan(x[0]),
         }[parts[1]])  # fmt: skip
     if name in ("neg", "abs", "copysign"):
-        return bits[0] ^ sign if name == "neg" else bits[0] & ~sign if name == "abs" else (bits[1] & ~sign) | (bits[0] & sign)
+        return (
+            bits[0] ^ sign
+            if name == "neg"
+            else bits[0] & ~sign
+            if name == "abs"
+            else (bits[1] & ~sign) | (bits[0] & sign)
+        )
     if "approx" in modifiers or "full" in modifiers:
         return _approximate(name, kind, x, "ftz" in modifiers and kind != "bf16")
     if name in ("min", "max"):
@@ -278,8 +286,10 @@ def converted(parts: list[str], bits: list[int]) -> int:
         value = (high if x > 0 else low) if math.isinf(x) else min(max(_whole(x, whole), low), high)
         return value & ((1 << register) - 1)
     if whole:
-        return raw if not math.isfinite(x) and not math.isnan(x) else rounded(
-            math.nan if math.isnan(x) else Fraction(_whole(x, whole)), to, zero=x
+        return (
+            raw
+            if not math.isfinite(x) and not math.isnan(x)
+            else rounded(math.nan if math.isnan(x) else Fraction(_whole(x, whole)), to, zero=x)
         )
     result = rounded(x if not math.isfinite(x) else Fraction(x), to, mode, x)
     if "sat" in modifiers:
@@ -351,16 +361,16 @@ def _integer(parts: list[str], bits: list[int]) -> int:
     if name == "prmt":
         four = struct.pack("<II", bits[0], bits[1])
         chosen = [(bits[2] >> 4 * i) & 15 for i in range(4)]
-        return sum(
-            ((255 if four[n & 7] & 128 else 0) if n & 8 else four[n & 7]) << 8 * i for i, n in enumerate(chosen)
-        )
+        return sum(((255 if four[n & 7] & 128 else 0) if n & 8 else four[n & 7]) << 8 * i for i, n in enumerate(chosen))
     if name == "lop3":
         return sum(
             (bits[3] >> ((bits[0] >> i & 1) << 2 | (bits[1] >> i & 1) << 1 | (bits[2] >> i & 1)) & 1) << i
             for i in range(32)
         )
     if name == "dp4a":
-        pairs = zip(*(struct.unpack("<4b" if signed else "<4B", struct.pack("<I", each)) for each in bits[:2]), strict=True)
+        pairs = zip(
+            *(struct.unpack("<4b" if signed else "<4B", struct.pack("<I", each)) for each in bits[:2]), strict=True
+        )
         return (sum(p * q for p, q in pairs) + bits[2]) & every
     if name in ("isspacep", "cvta"):
         windows = {"shared": 0xFFFFFF, "local": 0xFFFFFE}

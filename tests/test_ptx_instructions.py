@@ -40,7 +40,9 @@ def kernel(opcode: str, row: table.Scalar) -> str:
     if row.result == "pred":
         lines.append("selp.b64 %rd6, 1, 0, %result;")
     else:
-        lines.append("mov.b64 %rd6, %result;" if BITS[row.result] == 64 else f"cvt.u64.u{BITS[row.result]} %rd6, %result;")
+        lines.append(
+            "mov.b64 %rd6, %result;" if BITS[row.result] == 64 else f"cvt.u64.u{BITS[row.result]} %rd6, %result;"
+        )
     parameters = ", ".join(f".param .u64 arg_{k}" for k in range(len(names) + 1))
     body = "\n".join(lines)
     return f""".version 8.6
@@ -89,7 +91,11 @@ def draw(kind: str, bits: int, rng: np.random.Generator) -> list[int]:
         middle = (every >> 1) >> fraction >> 1
         for _ in range(N):  # of sizes that meet: near one, with few bits
             exponent = middle + int(rng.integers(-9, 9))
-            chosen.append(int(rng.integers(2)) << (bits - 1) | exponent << fraction | int(rng.integers(1 << min(fraction, 62))) & -(1 << int(rng.integers(fraction))))
+            chosen.append(
+                int(rng.integers(2)) << (bits - 1)
+                | exponent << fraction
+                | int(rng.integers(1 << min(fraction, 62))) & -(1 << int(rng.integers(fraction)))
+            )
     else:
         chosen = [value & every for each in INTEGERS for value in (each, -each, ~each)]
         chosen += [1 << (bits - 1), (1 << (bits - 1)) - 1]
@@ -102,12 +108,17 @@ def operands(opcode: str, row: table.Scalar) -> list[list[int]]:
     rng = np.random.default_rng([90210, *opcode.encode()])
     drawn = [draw(kind, BITS[own], rng) for kind, own in zip(source_kinds(opcode, row), row.operands, strict=True)]
     if opcode.startswith(("shl", "shr", "bfe", "bfi", "shf")):  # amounts and positions near the width
-        for k in range(1 if opcode.startswith(("shl", "shr")) else len(drawn) - (1 if opcode.startswith("shf") else 2), len(drawn)):
+        for k in range(
+            1 if opcode.startswith(("shl", "shr")) else len(drawn) - (1 if opcode.startswith("shf") else 2), len(drawn)
+        ):
             drawn[k] = [value if turn % 8 == 0 else value % 70 for turn, value in enumerate(drawn[k])]
     elif len(drawn) > 1 and row.operands[0] == row.operands[1]:  # equal ones as well
         drawn[1] = [a if turn % 5 == 0 else b for turn, (a, b) in enumerate(zip(*drawn[:2], strict=True))]
     if opcode.startswith(("isspacep", "cvta.to")):
-        drawn[0] = [value & 0xFFFFFFFF | window << 40 for value, window in zip(drawn[0], [0xFFFFFF, 0xFFFFFE, 1] * N, strict=False)]
+        drawn[0] = [
+            value & 0xFFFFFFFF | window << 40
+            for value, window in zip(drawn[0], [0xFFFFFF, 0xFFFFFE, 1] * N, strict=False)
+        ]
     return drawn
 
 
@@ -137,8 +148,10 @@ def check(opcode: str) -> None:
     outcome = ptx.execute(kernel(opcode, row), "one", 1, 224, [result, *arrays, N], writable=[0])
     assert outcome.ok, f"{opcode}: {outcome.message}"
     kinds = [each for each in opcode.split(".") if each in ptx_oracle.FORMATS]
-    to = opcode.split(".")[-1] if opcode[:3] != "cvt" else next(
-        (each for each in opcode.split(".")[1:] if each in ptx_oracle.FORMATS or each[1:].isdigit()), ""
+    to = (
+        opcode.split(".")[-1]
+        if opcode[:3] != "cvt"
+        else next((each for each in opcode.split(".")[1:] if each in ptx_oracle.FORMATS or each[1:].isdigit()), "")
     )
     real = to if kinds and to in ptx_oracle.FORMATS and row.result != "pred" and to != "tf32" else None
     for k in range(N):

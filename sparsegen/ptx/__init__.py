@@ -222,16 +222,21 @@ class _Launch:
                     got = f"args[{position}] is writable and shares memory with args[{other}]"
                     raise SparsegenValueError(f"{got}; copy one of them")
 
-    def run(self, count: bool) -> Outcome:
-        from sparsegen.ptx import _executor
-
+    def setup(self) -> np.ndarray:
+        """As the executor's Setup."""
         program = self.program
-        setup = [
+        found = [
             program.frame_units, program.predicates, self._shared(), program.local_bytes, self.shared_bytes,
             program.shared_shift, program.global_shift, *self.grid, *self.block, min(self.budget, 2**62),
             min(self.warp_budget, 2**62), program.fences, program.barriers, program.warp_barriers,
             counting.MULTIPROCESSORS, counting.L1_BYTES, counting.L2_BYTES,
         ]  # fmt: skip
+        return np.array(found, np.int64)
+
+    def run(self, count: bool) -> Outcome:
+        from sparsegen.ptx import _executor
+
+        program = self.program
         blocks = lines = None
         if count:
             grid = int(np.prod(self.grid, dtype=object))
@@ -241,7 +246,7 @@ class _Launch:
             lines = np.zeros(len(program.code), counting.INSTRUCTION)
         found = _executor.run(
             program.code, program.tables, program.constants, program.predicate_constants, program.specials,
-            bytes(self.parameters), np.array(setup, np.int64), self.buffers, blocks, lines,
+            bytes(self.parameters), self.setup(), self.buffers, blocks, lines,
         )  # fmt: skip
         counters = None
         if blocks is not None and lines is not None:
