@@ -28,8 +28,10 @@ def arguments(text: str, entry: str, rng: np.random.Generator) -> tuple[list, li
     """An array of small numbers for every pointer, a number for every scalar."""
     args: list = []
     head = text[text.index(f".entry {entry}") :]
-    for kind in re.findall(r"\.param \.(\w+)", head[: head.index(")")]):
-        if kind == "u64":
+    for kind, size in re.findall(r"\.param (?:\.align \d+ )?\.(\w+) \w+(?:\[(\d+)\])?", head[: head.index(")")]):
+        if size:
+            args.append(bytes(int(size)))
+        elif kind == "u64":
             args.append(rng.integers(0, 60, 64, dtype=np.int32))
         else:
             args.append(float(rng.integers(40)) if kind[0] == "f" else int(rng.integers(40)))

@@ -122,7 +122,7 @@ def execute(
     try:
         program = _encoded(text, entry)
     except parse.Refused as refused:
-        kind = REFUSED if refused.size else "unsupported"
+        kind = REFUSED if refused.never else "unsupported"
         return Outcome(kind, f"{kind}: {refused.what}", refused.line)
     return _Launch(program, grid, block, args, writable, shared_bytes, uninitialised, budget).run(counters)
 
@@ -269,6 +269,7 @@ class _Launch:
         elif kind == "out of bounds":
             sentence = f"{what}, which has {length} bytes"
             if length is None:
+                about = {"offset": offset}
                 sentence = f"{who} {ACCESSES[access]} {size} bytes at address {offset:#x}, which is no argument's"
         elif kind == "misaligned":
             sentence = f"{what}, not a multiple of {size}"

@@ -193,7 +193,7 @@ static int execute(Run *run) {
     for (s64 k = 0; k < run->buffer_count; ++k) shadow_free(&run->buffers[k].shadow);
     shadow_free(&block.shadow);
     for (s64 k = 0; run->l1 && k < setup->multiprocessors; ++k) free(run->l1[k].lines);
-    for (u32 k = 0; warps && k < frames; ++k) free(warps[k].copies);
+    for (u32 k = 0; warps && k < frames; ++k) free(warps[k].copies), free(warps[k].met);
     free(run->l1), free(run->l2.lines), free(run->releases);
     free(warps), free(registers), free(local), free(predicates), free(seen), free(block.shared);
     return status;

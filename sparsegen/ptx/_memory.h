@@ -113,6 +113,7 @@ static void count_access(Block *block, s64 pc, const u64 *address, u32 mask, u32
 /* operand 0: the address; 1 to 8: the data, -1 where it is not wanted */
 static int load_or_store(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask, int access) {
     const u32 size = i->size, count = i->count, bytes = size * count;
+    const int strong = (i->flags & STRONG) != 0;
     u64 address[32];
     s64 buffer = IN_LOCAL;
     if (block->counters && access == READING) ++warp->loads;
@@ -123,16 +124,15 @@ static int load_or_store(Block *block, Warp *warp, const Instruction *i, s64 pc,
         if (locate(block, warp, pc, lane, thread, i->space, address[lane], bytes, access, &place)) return 1;
         buffer = place.buffer;
         if (access == READING) {
-            if (place.shadow && check_access(block, warp, pc, thread, &place, bytes, READING, i->flags & STRONG, 0)) return 1;
+            if (place.shadow && check_access(block, warp, pc, thread, &place, bytes, READING, strong, 0)) return 1;
             for (u32 k = 0; k < count; ++k)
                 if (i->operand[1 + k] >= 0)
                     set_value(REGISTER(1 + k), lane, i->width, fetched(place.at + k * size, size, i->flags & SIGNED));
         } else {
             u8 data[32];
             for (u32 k = 0; k < count; ++k) put(data + k * size, size, value_of(REGISTER(1 + k), lane, i->width));
-            if (place.shadow && check_access(block, warp, pc, thread, &place, bytes, WRITING, i->flags & STRONG,
-                                             !memcmp(place.at, data, bytes)))
-                return 1;
+            const int same = !memcmp(place.at, data, bytes);
+            if (place.shadow && check_access(block, warp, pc, thread, &place, bytes, WRITING, strong, same)) return 1;
             memcpy(place.at, data, bytes);
         }
         if (UNLIKELY(i->flags & (ACQUIRE | RELEASE)))

@@ -290,6 +290,7 @@ static void begin_warp(Block *block, Warp *warp, u32 index) {
     memset(warp->copy_group, 0, sizeof warp->copy_group);
     if (run->setup.warp_barriers) memset(warp->seen, 0, (size_t)run->setup.warp_barriers * sizeof(u32));
     for (u32 lane = 0; lane < 32; ++lane) warp->lane_serial[lane] = block->barrier;
+    warp->apart = 0;
     for (s64 k = 0; k < run->special_count; ++k) {
         u32 *to = (u32 *)(void *)(warp->frame + (size_t)(u32)run->specials[2 * k + 1] * UNIT);
         const s32 which = run->specials[2 * k];
@@ -332,11 +333,30 @@ static int cross_barrier(Block *block, Warp *warps) {
         warp->group[0] = (Group){(s32)at + 1, all, 0, RUNNING};
         warp->groups = 1;
         for (u32 lane = 0; lane < 32; ++lane) warp->lane_serial[lane] = block->barrier;
+        warp->apart = 0;
         if (i->op != BARRIER_VOTE) continue;
         if (i->mode == ADD) EACH(lane, all) ((u32 *)(void *)REGISTER(0))[lane] = yes;
         else set_predicate(warp, i->operand[0], all, (i->mode == AND ? yes == waiting : yes != 0) ? ALL : 0);
     }
     return 1;
+}
+
+/* A warp has read shared memory before anything was written there. If a later warp writes it, that is a race. */
+static void seek_writer(Block *block, Warp *warps, u32 reader, int together) {
+    Run *run = block->run;
+    const Fault read = run->fault;
+    for (u32 k = reader + 1; k < block->warps; ++k) {
+        Warp *warp = &warps[together ? k : 0];
+        if (!together) begin_warp(block, warp, k);
+        if (!warp->groups || !run_warp(block, warp, 32 * k)) continue;
+        const Fault found = run->fault;
+        run->fault = read;
+        if (found.kind != RACE || found.buffer != IN_SHARED || found.access == READING) continue;
+        if (found.offset >= read.offset + read.size || read.offset >= found.offset + found.size) continue;
+        run->fault.kind = RACE, run->fault.other = found.thread, run->fault.other_access = found.access;
+        return;
+    }
+    run->fault = read;
 }
 
 static int run_block(Block *block, Warp *warps) {
@@ -353,7 +373,10 @@ static int run_block(Block *block, Warp *warps) {
         for (u32 k = 0; k < block->warps; ++k) {
             Warp *warp = &warps[together ? k : 0];
             if (!together) begin_warp(block, warp, k);
-            if (warp->groups && run_warp(block, warp, 32 * k)) return 1;
+            if (warp->groups && run_warp(block, warp, 32 * k)) {
+                if (run->fault.kind == UNINITIALISED && run->fault.buffer == IN_SHARED) seek_writer(block, warps, k, together);
+                return 1;
+            }
             if (block->counters) {
                 if (warp->done > block->counters->longest_warp) block->counters->longest_warp = warp->done;
                 if (warp->loads > block->counters->longest_loads) block->counters->longest_loads = warp->loads;

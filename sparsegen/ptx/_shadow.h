@@ -45,12 +45,38 @@ static __attribute__((noinline)) int released(const Block *block, u64 entry) {
            (THREAD(entry) / 32 == release->thread / 32 && SERIAL(entry) < release->lane_serial);
 }
 
+/* When a lane last met another. As long as all lanes meet at once, the lane's own serial tells. */
+static inline u64 last_met(const Warp *warp, u32 lane, u32 other) {
+    return warp->apart ? warp->met[lane][other] : warp->lane_serial[lane];
+}
+
+/* Lanes meet at a warp barrier: each then knows what any of them knew of the others. */
+static int meet(Warp *warp, u32 group, u64 serial) {
+    if (!warp->apart && group != warp->live) {
+        if (!warp->met && !(warp->met = malloc(sizeof *warp->met * 32))) return 0;
+        for (u32 lane = 0; lane < 32; ++lane)
+            for (u32 other = 0; other < 32; ++other) warp->met[lane][other] = warp->lane_serial[lane];
+        warp->apart = 1;
+    }
+    if (warp->apart) {
+        u64 known[32] = {0};
+        EACH(lane, group)
+            for (u32 other = 0; other < 32; ++other)
+                if (warp->met[lane][other] > known[other]) known[other] = warp->met[lane][other];
+        EACH(lane, group) known[lane] = serial;
+        EACH(lane, group) memcpy(warp->met[lane], known, sizeof known);
+    }
+    EACH(lane, group) warp->lane_serial[lane] = serial;
+    return 1;
+}
+
 static inline int ordered(const Block *block, const Warp *warp, u64 entry, u32 thread) {
     const u64 serial = SERIAL(entry);
     if (serial < block->start || SCOPE(entry) == OF_GRID) return released(block, entry);
     if (serial < block->barrier) return 1;
     if (SCOPE(entry) == ONE && THREAD(entry) == thread) return 1;
-    return SCOPE(entry) <= OF_WARP && THREAD(entry) / 32 == thread / 32 && serial < warp->lane_serial[thread & 31];
+    if (SCOPE(entry) > OF_WARP || THREAD(entry) / 32 != thread / 32) return 0;
+    return serial < last_met(warp, thread & 31, THREAD(entry) & 31);
 }
 
 /* One entry for both an earlier one that is not ordered before this, and this. */
@@ -72,23 +98,25 @@ static int race(Block *block, Warp *warp, s64 pc, u32 thread, u64 entry, int oth
  * changes nothing, which is no race with another store. */
 static inline int shadow_access(Block *block, Warp *warp, Shadow *shadow, int void_before_start, int fresh, s64 pc,
                                 u32 thread, u64 offset, u64 bytes, int access, int strong, int same) {
+    if (UNLIKELY(access == READING && !shadow->reads) && !(shadow->reads = calloc(shadow->grains, sizeof(u64))))
+        return fail(block, warp, NO_MEMORY, pc, thread);
     const u64 last = (offset + bytes - 1) >> shadow->shift, serial = warp->lane_serial[thread & 31];
     const u64 least = void_before_start ? block->start : 1; /* entries of shared memory from before are another block's */
     for (u64 grain = offset >> shadow->shift; grain <= last; ++grain) {
         u64 write = shadow->writes[grain];
         if (SERIAL(write) < least) {
             if (fresh && access != WRITING) {
+                if (shadow->reads) shadow->reads[grain] = ENTRY(serial, thread, 0, ONE); /* who writes later is in a race */
                 block->run->fault.other = warp->absent;
                 return fail(block, warp, UNINITIALISED, pc, thread);
             }
+            if (fresh) same = 0; /* as nobody knows what was there */
             write = 0;
         }
         const int write_ordered = !write || ordered(block, warp, write, thread);
         if (UNLIKELY(!write_ordered) && !(strong && ATOMIC_ENTRY(write)) && !(same && access == WRITING))
             return race(block, warp, pc, thread, write, ATOMIC_ENTRY(write) ? CHANGING : WRITING);
         if (access == READING) {
-            if (UNLIKELY(!shadow->reads) && !(shadow->reads = calloc(shadow->grains, sizeof(u64))))
-                return fail(block, warp, NO_MEMORY, pc, thread);
             const u64 read = shadow->reads[grain];
             shadow->reads[grain] = SERIAL(read) < least || ordered(block, warp, read, thread)
                                        ? ENTRY(serial, thread, strong, ONE)

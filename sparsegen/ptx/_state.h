@@ -94,11 +94,12 @@ typedef struct {
     u32 *predicates;
     u8 *local;
     u64 lane_serial[32]; /* when each lane last met others, see _shadow.h */
+    u64 (*met)[32];      /* when it last met each other lane, once some have met without the rest */
+    int apart;
     u64 done, loads;     /* instructions */
     u32 *seen;           /* by warp barrier: the lanes that came to it */
     Copy *copies;
     u32 copy_count, copy_room, copy_group[32]; /* groups a lane has committed */
-    int waits;
 } Warp;
 
 typedef struct {

@@ -102,8 +102,7 @@ static void park(Run *run, Warp *warp, s32 pc, u32 mask, u32 member) {
         if (warp->group[k].state == AT_SYNC && warp->group[k].member == member && run->code[warp->group[k].pc].op == WARP_BARRIER)
             together |= warp->group[k].mask;
     if (member & warp->live & ~together) return;
-    ++run->serial;
-    EACH(lane, together) warp->lane_serial[lane] = run->serial;
+    meet(warp, together, ++run->serial);
     for (int k = 0; k < warp->groups; ++k)
         if (warp->group[k].state == AT_SYNC && warp->group[k].member == member && run->code[warp->group[k].pc].op == WARP_BARRIER)
             warp->group[k].state = RUNNING, ++warp->group[k].pc;
@@ -117,8 +116,7 @@ static int warp_barrier(Block *block, Warp *warp, s64 pc, u32 first_thread, u32 
     }
     warp->absent |= gone;
     *seen |= group;
-    ++block->run->serial;
-    EACH(lane, group) warp->lane_serial[lane] = block->run->serial;
+    if (!meet(warp, group, ++block->run->serial)) return fail(block, warp, NO_MEMORY, pc, first_thread);
     return OK;
 }
 

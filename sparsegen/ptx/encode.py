@@ -27,7 +27,8 @@ def encode(module: Module, name: str) -> Program:
     entry = module.entries[name]
     for instruction in entry.code:
         if instruction.opcode.split(".")[0] == "call":
-            raise Refused(_call(instruction), instruction.line)
+            callee, undefined = _call(instruction, module)
+            raise Refused(f"a call of {callee} ({instruction.opcode})", instruction.line, never=undefined)
     encoder = Encoder(module, entry)
     starts = []
     for instruction in entry.code:
@@ -40,10 +41,12 @@ def encode(module: Module, name: str) -> Program:
     return encoder.program(starts)
 
 
-def _call(instruction: Instruction) -> str:
+def _call(instruction: Instruction, module: Module) -> tuple[str, bool]:
+    """Who is called, and whether nothing defines it: neither the source nor the library of a GPU."""
     names = [each for each in instruction.operands if re.fullmatch(r"[A-Za-z_$][\w$]*", each)]
     callee = names[0] if names else instruction.text[:60]
-    return f"a call of {LIBRARY.get(callee, callee)} ({instruction.opcode})"
+    undefined = any(callee in re.findall(r"[\w$]+", each) for each in module.declared) and callee not in LIBRARY
+    return LIBRARY.get(callee, callee), undefined
 
 
 class Encoder:
@@ -63,7 +66,8 @@ class Encoder:
         self.tables: list[str] = []
         self.table_at: dict[str, int] = {}
         self.narrowest = {"shared": 8, "global": 8}
-        self.fences, self.barriers, self.warp_barriers = False, 0, 0
+        self.fences, self.barriers = False, 0
+        self.warp_barriers: dict[int, int] = {}  # by line: copies of one in an unrolled loop are the same
         self.guesses = {  # addresses of compare-and-swap: a plain load of one is its first guess, and no race
             address
             for each in entry.code
@@ -94,7 +98,7 @@ class Encoder:
             self.symbols[variable.name] = "shared", sizes["shared"]
         if sizes["local"] > MOST_LOCAL or sizes["shared"] > MOST_STATIC_SHARED:
             what = f"{sizes['local']} bytes of local, {sizes['shared']} of static shared memory"
-            raise Refused(f"{what}; a GPU has less", size=True)
+            raise Refused(f"{what}; a GPU has less", never=True)
         self.static_shared, self.local_bytes = sizes["shared"], sizes["local"]
 
     # What forms and encode share: refusing, emitting, operands.
@@ -345,5 +349,5 @@ class Encoder:
             shifts["global"],
             self.fences,
             self.barriers,
-            self.warp_barriers,
+            len(self.warp_barriers),
         )

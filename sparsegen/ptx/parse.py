@@ -44,12 +44,12 @@ _NAME = re.compile(r"[%$A-Za-z_][\w$]*")
 class Refused(Exception):
     """Text that is not taken for PTX, or PTX that is not supported: what, and on which line of the user's source.
 
-    size: it asks for more than a GPU has.
+    never: no GPU would run it either.
     """
 
-    def __init__(self, what: str, line: int = 0, size: bool = False):
+    def __init__(self, what: str, line: int = 0, never: bool = False):
         super().__init__(what)
-        self.what, self.line, self.size = what, line, size
+        self.what, self.line, self.never = what, line, never
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ class Entry:
 
 @dataclass
 class Module:
-    """A translation unit: what it defines and the names of the functions that are no kernels."""
+    """A translation unit: its kernels and variables, and the heads of functions that it declares but does not define."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-    functions: list[str] = field(default_factory=list)
+    declared: list[str] = field(default_factory=list)
 
 
 def parse(text: str) -> Module:
@@ -214,7 +214,6 @@ class _Reader:
 
     def _head(self, module: Module, text: str) -> None:
         if ".entry" not in text:
-            module.functions.append(text[:200])
             return
         found = _ENTRY.search(text)
         if not found:
@@ -247,7 +246,7 @@ class _Reader:
 
     def _outside(self, module: Module, text: str) -> None:
         if _HEADER.match(text):  # a declaration without a body
-            module.functions.append(text[:200])
+            module.declared.append(text[:200])
         elif re.search(r"\.(?:global|const|shared)\b", text):
             variable = _variable(text, self.line)
             module.variables[variable.name] = variable
@@ -318,7 +317,7 @@ def _variable(text: str, line: int) -> Variable:
         count *= int(dimension) if dimension else -1
     nbytes = count * size if count >= 0 else -1
     if nbytes > MOST_BYTES or (nbytes < 0 and (space != "shared" or ".extern" not in text)):
-        raise Refused(f"{name[:60]} has {count} elements", line, size=nbytes > 0)
+        raise Refused(f"{name[:60]} has {count} elements", line, never=nbytes > 0)
     data = _initial(initial, kind, line) if initial else None
     if data is not None and len(data) > nbytes:
         raise Refused(f"{name[:60]} has more values than elements", line)
