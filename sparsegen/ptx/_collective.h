@@ -2,6 +2,20 @@
 #pragma once
 #include "_memory.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+static inline u32 signs(const u8 *flags) { /* the top bits of 32 bytes */
+    return (u32)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(const void *)flags)) |
+           (u32)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(const void *)(flags + 16))) << 16;
+}
+#else
+static inline u32 signs(const u8 *flags) {
+    u32 bits = 0;
+    for (u32 lane = 0; lane < 32; ++lane) bits |= (u32)(flags[lane] >> 7) << lane;
+    return bits;
+}
+#endif
+
 #define POISON 0x7fff7fffu /* a NaN as f32, f16, bf16, and as the upper half of an f64 */
 
 static inline void set_predicate(Warp *warp, s32 predicate, u32 mask, u32 bits) {
@@ -13,24 +27,28 @@ enum { UP, DOWN, BUTTERFLY, INDEXED };
 /* operand 0: result, 1: value, 2: lane or distance, 3: clamp and segments, 4: predicate of those in range or -1 */
 static void shuffle(Warp *warp, const Instruction *i, u32 group) {
     const u32 *value = (u32 *)(void *)REGISTER(1), *by = (u32 *)(void *)REGISTER(2), *clamp = (u32 *)(void *)REGISTER(3);
-    u32 result[32], inside = 0;
-    EACH(lane, group) {
-        const u32 distance = by[lane] & 31, segment = clamp[lane] >> 8 & 31, c = clamp[lane] & 31;
-        const int lowest = (int)(lane & segment), bound = (int)((lane & segment) | (c & ~segment));
-        int from;
-        switch (i->mode) {
-            case UP: from = (int)lane - (int)distance; break;
-            case DOWN: from = (int)lane + (int)distance; break;
-            case BUTTERFLY: from = (int)(lane ^ distance); break;
-            default: from = lowest | (int)(distance & ~segment); break;
-        }
-        const int in_range = i->mode == UP ? from >= bound : from <= bound;
-        if (!in_range) from = (int)lane;
-        inside |= (u32)in_range << lane;
-        result[lane] = group >> from & 1 ? value[from] : POISON; /* a lane that takes no part gives no value */
+    u32 *to = (u32 *)(void *)REGISTER(0), result[32], from[32];
+    u8 inside[32];
+#define SOURCES(expression, in_range) \
+    for (u32 lane = 0; lane < 32; ++lane) { \
+        const u32 distance = by[lane] & 31, segment = clamp[lane] >> 8 & 31, lowest = lane & segment; \
+        const s32 bound = (s32)(lowest | (clamp[lane] & 31 & ~segment)), source = (s32)(expression); \
+        const int fits = (in_range); \
+        (void)distance, (void)lowest; \
+        inside[lane] = fits ? 255 : 0, from[lane] = fits ? (u32)source & 31 : lane; \
     }
-    EACH(lane, group) ((u32 *)(void *)REGISTER(0))[lane] = result[lane];
-    set_predicate(warp, i->operand[4], group, inside);
+    switch (i->mode) {
+        case UP: SOURCES(lane - distance, source >= bound) break;
+        case DOWN: SOURCES(lane + distance, source <= bound) break;
+        case BUTTERFLY: SOURCES(lane ^ distance, source <= bound) break;
+        default: SOURCES(lowest | (distance & ~segment), source <= bound) break;
+    }
+#undef SOURCES
+    for (u32 lane = 0; lane < 32; ++lane) /* a lane that takes no part gives no value */
+        result[lane] = group >> from[lane] & 1 ? value[from[lane]] : POISON;
+    if (group == ALL) memcpy(to, result, sizeof result);
+    else EACH(lane, group) to[lane] = result[lane];
+    set_predicate(warp, i->operand[4], group, signs(inside));
 }
 
 enum { BALLOT, ANY, EVERY, UNIFORM };

@@ -3,20 +3,6 @@
 #include "_collective.h"
 #include "_cases.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-static inline u32 signs(const u8 *flags) { /* the top bits of 32 bytes */
-    return (u32)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(const void *)flags)) |
-           (u32)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(const void *)(flags + 16))) << 16;
-}
-#else
-static inline u32 signs(const u8 *flags) {
-    u32 bits = 0;
-    for (u32 lane = 0; lane < 32; ++lane) bits |= (u32)(flags[lane] >> 7) << lane;
-    return bits;
-}
-#endif
-
 /* The result of a comparison, and of its opposite, joined with another predicate where there is one.
  * operand 0: predicate, 4: of the opposite or -1, 5: the other predicate or -1; mode 1, 2, 3: and, or, xor */
 static inline void finish_test(Warp *warp, const Instruction *i, u32 mask, u32 bits) {
@@ -131,8 +117,9 @@ static s64 gathered(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 
     *count = 0;
     while (rest) {
         const u32 wanted = member[__builtin_ctz(rest)];
-        u32 group = 0;
-        EACH(lane, rest) group |= (u32)(member[lane] == wanted) << lane;
+        u8 alike[32];
+        for (u32 lane = 0; lane < 32; ++lane) alike[lane] = member[lane] == wanted ? 255 : 0;
+        const u32 group = signs(alike) & rest;
         rest &= ~group;
         if (group & ~wanted) { /* a lane outside of its own mask */
             block->run->fault.other = wanted;
