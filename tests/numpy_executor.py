@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-
 import ptx_oracle
+
 from sparsegen.ptx import parse
 
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
@@ -45,7 +45,8 @@ class Block:
         t = np.arange(self.count, dtype=np.uint32)
         self.special = {
             "%tid.x": t % block[0], "%tid.y": t // block[0] % block[1], "%tid.z": t // (block[0] * block[1]),
-            "%ctaid.x": index % grid[0], "%ctaid.y": index // grid[0] % grid[1], "%ctaid.z": index // grid[0] // grid[1],
+            "%ctaid.x": index % grid[0], "%ctaid.y": index // grid[0] % grid[1],
+            "%ctaid.z": index // grid[0] // grid[1],
             **{f"%ntid.{axis}": size for axis, size in zip("xyz", block, strict=True)},
             **{f"%nctaid.{axis}": size for axis, size in zip("xyz", grid, strict=True)},
             "%laneid": t & 31,

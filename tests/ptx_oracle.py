@@ -107,7 +107,7 @@ def flushed(bits: int, kind: str) -> int:
 def fused(x: float, y: float, z: float, kind: str, mode: str) -> int:
     """x y + z, rounded once; sums and products are cases of it."""
     if not all(map(math.isfinite, (x, y, z))):
-        if math.isnan(x * y if not (math.isinf(x) and y == 0 or math.isinf(y) and x == 0) else math.nan):
+        if math.isnan(x * y if not ((math.isinf(x) and y == 0) or (math.isinf(y) and x == 0)) else math.nan):
             return nan(kind)
         product = math.copysign(math.inf, x) * math.copysign(1, y) if math.isinf(x) or math.isinf(y) else 0.0
         return rounded(product + z, kind)
@@ -309,7 +309,7 @@ def _integer(parts: list[str], bits: list[int]) -> int:
     bit_count = width(kind) if kind not in ("global", "shared", "local") else 64
     every = (1 << bit_count) - 1
     x = [integer(each, kind) if kind[0] in "us" and kind[1:].isdigit() else each for each in bits]
-    a, b, c = (x + [0, 0, 0])[:3]
+    a, b, c = [*x, 0, 0, 0][:3]
     signed = kind[0] == "s"
     if name in ("setp",):
         condition = UNSIGNED_TESTS.get(parts[1], parts[1])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy_executor
 import pytest
 import scipy.sparse as sp
 
-import numpy_executor
 from sparsegen import ptx
 
 pytestmark = pytest.mark.skipif(ptx.available() is not None, reason=str(ptx.available()))

@@ -8,6 +8,7 @@ Not covered: kernels whose blocks wait for each other, or whose warps wait for a
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _line_of(text: str, pattern: str) -> int:
 def _three(name: str, given: int | Sequence[int], most: tuple[int, int, int]) -> tuple[int, int, int]:
     try:
         listed = [given] if isinstance(given, (int, np.integer)) else list(given)
-        sizes = [int(each) for each in [*listed, 1, 1][:3]]
+        sizes = [operator.index(each) for each in [*listed, 1, 1][:3]]
     except (TypeError, ValueError):
         raise SparsegenTypeError(f"{name} = {given!r}; expected one to three integers") from None
     if not 1 <= len(listed) <= 3 or any(not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):

@@ -105,7 +105,7 @@ class Entry:
 
 @dataclass
 class Module:
-    """A translation unit: its kernels and variables, and the heads of functions that it declares but does not define."""
+    """A translation unit: its kernels and variables, and the heads of functions it declares but does not define."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
