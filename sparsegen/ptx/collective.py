@@ -15,8 +15,8 @@ def barrier(encoder: Encoder, parts: list[str]) -> None:
     """bar.sync 0, bar.red.popc.u32 d, 0, p, bar.warp.sync mask"""
     if parts == ["warp", "sync"]:
         member = encoder.source(encoder.operands(1)[0], "u32")
-        which = encoder.warp_barriers.setdefault(encoder.instruction.line, len(encoder.warp_barriers))
-        encoder.emit(OTHER["WARP_BARRIER"], [-1, -1, member], immediate=which)
+        place = encoder.warp_barriers.setdefault(encoder.instruction.line, len(encoder.warp_barriers))
+        encoder.emit(OTHER["WARP_BARRIER"], [-1, -1, member], immediate=place)
         return
     take(parts, ("cta",), ("aligned",))
     encoder.barriers += 1
