@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("evaluate", _evaluate, "judge a kernel file on a matrix: every instance of it")
     made.add_argument("kernel", metavar="KERNEL_FILE", help="a kernel file, .cpp or .cu")
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
+    made.add_argument("--target", choices=["cpu", "cuda", "emulator"], help="emulator: CUDA, executed without a GPU")
     problem(made)
 
     made = command("explain", _explain, "say in words what a saved kernel is, or what a matrix gets")
@@ -191,7 +192,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     records = []
     made = judge.instances(
         options.kernel, options.matrix, k=options.k, dtype=options.dtype, threads=options.threads,
-        facts=None if options.facts == "none" else "detect", arch=options.arch,
+        facts=None if options.facts == "none" else "detect", arch=options.arch, target=options.target,
     )  # fmt: skip
     for record in tqdm(made, disable=not sys.stderr.isatty(), file=sys.stderr, unit="kernel"):
         records.append(record)

@@ -18,7 +18,7 @@ def examine() -> dict[str, object]:
 
     import sparsegen
     from sparsegen import nvrtc
-    from sparsegen.targets import cuda
+    from sparsegen.targets import cuda, emulator
 
     found: dict[str, object] = {
         "sparsegen": sparsegen.__version__,
@@ -38,6 +38,7 @@ def examine() -> dict[str, object]:
             found[f"GB/s, {threads} thread(s)"] = ", ".join(rates)
     found["NVRTC"] = nvrtc.available() or f"{nvrtc.version()}: {', '.join(nvrtc.archs())}"
     found["GPU"] = cuda.available() or cuda.device()
+    found["CUDA emulator"] = emulator.available() or "CUDA kernels can be executed without a GPU"
     problem = Problem("spmv", Pattern.of(sp.csr_array(np.eye(3))))
     for name in baselines.names():
         found[f"baseline {name}"] = baselines.get(name).available(problem) or _version(name)

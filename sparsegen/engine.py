@@ -276,13 +276,13 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
 def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="detect", target="cpu") -> Problem:
     """The problem `compile` would search for; for tools that judge candidates on it."""
     options = dict(
-        op=op, k=k, dtype=None, target=target, device=None, budget=0.0,
-        arch="any" if target == "cuda" else None,  # no GPU is needed to judge what needs none
+        op=op, k=k, dtype=None, target="cuda" if target == "emulator" else target, device=None, budget=0.0,
+        arch="any" if target in ("cuda", "emulator") else None,  # no GPU is needed to judge what needs none
         expected_calls=None, max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False,
         seed=0,
     )  # fmt: skip
     _validate(options)
-    return _problem(matrix, options, target)[0]
+    return replace(_problem(matrix, options, options["target"])[0], target=target)
 
 
 def _free_memory() -> float:

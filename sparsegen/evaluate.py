@@ -78,7 +78,8 @@ def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
 def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
     """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
     entries = problem.pattern.nnz * problem.k
-    seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
+    slowest = getattr(targets.get(problem.target), "NS_PER_ENTRY", NS_PER_ENTRY)
+    seconds = RUN_SECONDS + entries * slowest / 1e9
     resources = {"compile_ms": compiled.compile_ms}
     verdict = Verdict(Level.COMPILED, seeds=tuple(check.seed for check in CHECKS), worst=0.0, resources=resources)
     text = kernel_file.text(compiled.candidate)
@@ -89,7 +90,7 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
                 answer = session.ask("check", seconds, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
-                    if fault[0] in CORRUPTING:
+                    if fault[0] in CORRUPTING and "fault" not in answer:
                         session.discard()
                     return replace(verdict, fault=fault[0], message=fault[1])
                 if answer["status"] == 0:
@@ -103,6 +104,8 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
 
 
 def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:
+    if "fault" in answer:  # the target saw it, and nothing else was touched
+        return answer["fault"], answer["message"]
     if not answer["intact"]:
         return "out of bounds", "bytes around an array have changed: the kernel writes outside what it was given"
     if not answer["unchanged"]:

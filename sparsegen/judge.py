@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, engine, evaluate, fence, inputs
+from sparsegen import checks, engine, evaluate, fence, inputs, targets
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
@@ -20,12 +20,13 @@ ROUNDS = 8
 
 def instances(
     kernel: str, matrix: str, *, op: str = "spmv", k: int | None = None, dtype=None, threads: int | None = None,
-    facts: str | Facts | None = "detect", arch: str | None = None,
+    facts: str | Facts | None = "detect", arch: str | None = None, target: str | None = None,
 ) -> Iterator[dict]:  # fmt: skip
     """Records with label, level, fault, message, worst and, for a correct C++ kernel, measured_us beside scipy's.
 
-    A CUDA file is compiled for `arch` (sm_90 by default) and gets no further without a GPU.
-    Raises SparsegenValueError for a file that cannot be read or is no kernel file.
+    A CUDA file is compiled for `arch` (sm_90 by default) and gets no further without a GPU; with target "emulator" it
+    is executed on the CPU, which verifies it and times nothing.
+    Raises SparsegenValueError for a file that cannot be read or is no kernel file, or a target that is not for it.
     """
     path = Path(kernel)
     try:
@@ -39,11 +40,14 @@ def instances(
     A = inputs.as_csr(matrix)
     if dtype is not None:
         A = A.astype(dtype)
-    target = "cpu" if template.language == "cpp" else "cuda"
+    own_target = "cpu" if template.language == "cpp" else "cuda"
+    if target not in (None, own_target, "emulator" if own_target == "cuda" else own_target):
+        raise SparsegenValueError(f"target = {target!r} for a {template.language} kernel; expected {own_target}")
+    target = target or own_target
     if A.dtype not in (np.float32, np.float64):
         raise SparsegenValueError(f"{matrix} is {A.dtype}; kernels are judged in float32 or float64: pass dtype")
     problem = engine.problem_of(A, op=op, k=k, threads=threads or 1, facts=facts, target=target)
-    if template.language == "cuda":
+    if target == "cuda":
         from sparsegen.targets import cuda
 
         arch = cuda.resolve(arch or "sm_90")
@@ -51,6 +55,8 @@ def instances(
             _record(each, evaluate.cross_compile(each, problem, arch), None) for each in kernel_file.instances(template)
         )
         return
+    if reason := targets.get(target).available():
+        raise SparsegenValueError(f"target = {target!r}: {reason}")
     own = A.astype(problem.dtype)
     references = checks.References(problem)
     with fence.session(problem, own) as session:
@@ -58,7 +64,7 @@ def instances(
             name = f"candidate {number}"
             verdict = evaluate.evaluate(each, problem, session, references, name)
             scipy_us = None
-            if verdict.level >= Level.CORRECT:
+            if verdict.level >= Level.CORRECT and target != "emulator":
                 verdict, scipy_us = _timed(verdict, problem, session, name)
             yield _record(each, verdict, scipy_us)
 

@@ -178,7 +178,10 @@ class _Child:
         bound.set_values(data)
         self.x[...], self.y[...] = x, y0
         before = bound.checksum()
-        status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta)
+        try:
+            status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta)
+        except targets.Fault as fault:
+            return {"fault": fault.kind, "message": str(fault)}
         intact = self.operands.intact() and all(arena.intact() for arena in bound.arenas)
         unchanged = before == bound.checksum() and np.array_equal(self.x, x, equal_nan=True)
         self.output[...] = self.y.ravel(order="K")

@@ -81,7 +81,8 @@ def load_or_store(encoder: Encoder, parts: list[str], store: bool) -> None:
     space = space or "generic"
     if of and of != space:
         raise encoder.refuse(f"a variable of {of} memory")
-    if order in ("volatile", "relaxed", "acquire", "release") or caching == "cv":
+    held = order == "volatile" and space == "shared"  # volatile orders no lanes of a warp: __syncwarp() does
+    if (order not in (None, "weak") and not held) or caching == "cv":
         flags |= STRONG | (RELEASE if store else ACQUIRE)
     if not store and address in encoder.guesses:
         flags |= STRONG

@@ -9,6 +9,8 @@
     build(unit) -> Path                 the binary, from the cache or compiled into it; raises CompileFailure
     load(path) -> handle
     bind(handle, candidate, problem, packs, arrays, threads) -> plan     plan.run(x, y, alpha, beta) -> status
+
+A plan that watches its kernel raises Fault.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from sparsegen.errors import SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError
+
+
+class Fault(SparsegenError):
+    """What a kernel did that none may, seen as it did it: kind in a few words, and a sentence."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
 
 
 @functools.cache  # a folder is read once
