@@ -140,9 +140,9 @@ def quotient(x: float, y: float, kind: str, mode: str) -> int:
     return rounded(Fraction(x) / Fraction(y), kind, mode)
 
 
-def saturated(bits: int) -> int:
-    value = real(bits, "f32")
-    return rounded(0.0 if math.isnan(value) or value <= 0 else min(value, 1.0), "f32")
+def saturated(bits: int, kind: str) -> int:
+    value = real(bits, kind)
+    return rounded(0.0 if math.isnan(value) or value <= 0 else min(value, 1.0), kind)
 
 
 def least(bits: list[int], kind: str, greatest: bool, keep_nan: bool) -> int:
@@ -239,7 +239,7 @@ def _real(parts: list[str], bits: list[int]) -> int | Near:
         result = flushed(result, kind)
     if "relu" in modifiers:
         result = nan(kind) if is_nan(result, kind) else 0 if result & sign else result
-    return saturated(result) if "sat" in modifiers else result
+    return saturated(result, kind) if "sat" in modifiers else result
 
 
 def _approximate(name: str, kind: str, x: list[float], flush: bool) -> Near:

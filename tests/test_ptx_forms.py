@@ -433,3 +433,21 @@ def test_matrices_from_shared_memory(count, transposed):
     tiles = tiles.transpose(0, 2, 1) if transposed else tiles
     wanted = np.ascontiguousarray(tiles).view(np.uint32).reshape(count, 32).T
     np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("source", ["s32", "u64", "f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("result", ["u32", "s32", "f32", "f16", "bf16"])
+def test_comparisons_as_values(result, source):
+    if result in ("f16", "bf16") and result != source:
+        pytest.skip("not an instruction")
+    rng = np.random.default_rng(51783)
+    size, to = parse.BITS[source] // 8, parse.BITS[result] // 8
+    a, b, out = bits_of(source, rng), bits_of(source, rng), np.zeros(N, f"u{to}")
+    b[::3] = a[::3]
+    names = {2: "%h", 4: "%r", 8: "%rd"}
+    body = at(0, size, "%rd1") + at(1, size, "%rd2") + at(2, to, "%rd3")
+    body += f"ld.global.b{8 * size} {names[size]}11, [%rd1];\nld.global.b{8 * size} {names[size]}12, [%rd2];\n"
+    body += f"set.le.{result}.{source} {names[to]}13, {names[size]}11, {names[size]}12;\n"
+    run(body + f"st.global.b{8 * to} [%rd3], {names[to]}13;\n", [a, b, out])
+    for k in range(N):
+        assert out[k] == ptx_oracle.expected(f"set.le.{result}.{source}", [int(a[k]), int(b[k])])

@@ -97,7 +97,7 @@ WHOLE(s64, INT64_MIN, INT64_MAX, -9223372036854775808.0, 9223372036854775808.0)
 
 /* ---- half precision ---- */
 
-enum { NEAREST, TO_ZERO, AWAY /* to nearest, ties away from zero */ };
+enum { NEAREST, TO_ZERO, AWAY /* to nearest, ties away from zero */, DOWNWARD, UPWARD, OUTWARD /* from zero */ };
 
 /* x in a format of that many bits, rounded once */
 static inline u32 narrowed(f64 x, int exponent_bits, int fraction_bits, int mode) {
@@ -107,6 +107,7 @@ static inline u32 narrowed(f64 x, int exponent_bits, int fraction_bits, int mode
     if (biased == 2047) return fraction ? (most << fraction_bits) | ((1u << fraction_bits) - 1) : sign | most << fraction_bits;
     int exponent = biased - 1023 + (int)(most >> 1), shift = 52 - fraction_bits;
     u64 kept = fraction;
+    if (mode == DOWNWARD || mode == UPWARD) mode = (sign != 0) == (mode == DOWNWARD) ? OUTWARD : TO_ZERO;
     if (exponent <= 0) { /* subnormal there: the leading one is written out */
         kept |= biased ? 1ull << 52 : 0;
         shift += 1 - exponent;
@@ -116,11 +117,16 @@ static inline u32 narrowed(f64 x, int exponent_bits, int fraction_bits, int mode
     if (exponent >= (int)most) return sign | (mode == TO_ZERO ? (most << fraction_bits) - 1 : most << fraction_bits);
     u32 result = ((u32)exponent << fraction_bits) + (u32)(kept >> shift);
     const u64 rest = kept & ((1ull << shift) - 1), half = 1ull << (shift - 1);
-    if (mode != TO_ZERO && (rest > half || (rest == half && (mode == AWAY || (result & 1))))) ++result;
+    if (mode == OUTWARD ? rest != 0 : mode != TO_ZERO && (rest > half || (rest == half && (mode == AWAY || (result & 1)))))
+        ++result;
     return sign | result;
 }
 static inline u16 rn_f16(f64 x) { return (u16)narrowed(x, 5, 10, NEAREST); }
 static inline u16 rz_f16(f64 x) { return (u16)narrowed(x, 5, 10, TO_ZERO); }
+static inline u16 rm_f16(f64 x) { return (u16)narrowed(x, 5, 10, DOWNWARD); }
+static inline u16 rp_f16(f64 x) { return (u16)narrowed(x, 5, 10, UPWARD); }
+static inline u16 rm_bf16(f64 x) { return (u16)narrowed(x, 8, 7, DOWNWARD); }
+static inline u16 rp_bf16(f64 x) { return (u16)narrowed(x, 8, 7, UPWARD); }
 static inline u16 rn_bf16(f64 x) { return (u16)narrowed(x, 8, 7, NEAREST); }
 static inline u16 rz_bf16(f64 x) { return (u16)narrowed(x, 8, 7, TO_ZERO); }
 #define to_f16 rn_f16
@@ -153,6 +159,11 @@ static inline f64 odd_from_s64(s64 x) { return x < 0 ? -odd_from_u64(0 - (u64)x)
     static inline u16 relu_##T(u16 a) { return from_##T(a) != from_##T(a) ? 0x7fff : a & 0x8000 ? 0 : a; }
 PICK(f16)
 PICK(bf16)
+
+static inline u16 saturated_f16(u16 a) {
+    const f64 x = from_f16(a);
+    return x > 0 ? (x < 1 ? a : 0x3c00) : 0;
+}
 
 #define PACKED(low, high) ((u32)(u16)(low) | (u32)(u16)(high) << 16)
 /* An expression of a, b and c for both halves of packed registers */

@@ -288,15 +288,16 @@ class Encoder:
         """set.lt.u32.f32 d, a, b: all ones, or 1.0, where it holds."""
         *condition, result, source = opcode.split(".")[1:]
         row = table.SCALARS.get(".".join(["setp", *condition, source]))
-        ones = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000}.get(result)
+        ones = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(result)
         if row is None or ones is None:
             raise self.refuse()
         operands = self.operands(3)
         held = self.predicates.setdefault("held", len(self.predicates))
         places = [self.source(text, kind) for text, kind in zip(operands[1:], row.operands, strict=True)]
         self.emit(table.NUMBER[row], [held, *places])
-        choice = [self.register(operands[0], 4), self.constant(ones, 4), self.constant(0, 4), held]
-        self.emit(table.NUMBER[table.SCALARS["selp.b32"]], choice)
+        nbytes = BITS[result] // 8
+        choice = [self.register(operands[0], nbytes), self.constant(ones, nbytes), self.constant(0, nbytes), held]
+        self.emit(table.NUMBER[table.SCALARS[f"selp.b{8 * nbytes}"]], choice)
 
     def stores(self, space: str, nbytes: int) -> None:
         """A store of elements that wide: no grain of the shadow may be wider."""

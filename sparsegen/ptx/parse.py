@@ -36,7 +36,7 @@ _VARIABLE = re.compile(
     r"((?:\s*\[\s*\d{0,10}\s*\])*)\s*(?:=\s*(.*))?$",
     re.DOTALL,
 )
-_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.+)$", re.DOTALL)
+_REGISTERS = re.compile(r"\.reg\s*\.(\w+)\s+(.+)$", re.DOTALL)
 _INSTRUCTION = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z][\w.:]*)(?:\s+(.*)|(?=[{\[(])(.*))?$", re.DOTALL)
 _NAME = re.compile(r"[%$A-Za-z_][\w$]*")
 

@@ -1,8 +1,7 @@
 """The table of instructions: for every accepted opcode its operand types and, as a C expression, what it computes.
 
 `encode` looks opcodes up here, whole: a type, rounding mode or modifier that is not listed is refused, never guessed.
-The cases of the interpreter come from the same rows: `python -m sparsegen.ptx.table` writes _cases.h, and a test
-compares. An instruction's operands are a, b, c and d, all lanes of a register each; the result has the type `result`.
+The cases of the interpreter come from the same rows: `write()` writes _cases.h, and a test compares. An instruction's operands are a, b, c and d, all lanes of a register each; the result has the type `result`.
 
 Instructions that do more than compute a value lane by lane (memory, votes, branches) are `forms`'; only their numbers
 are given here.
@@ -232,13 +231,19 @@ def _halves() -> None:
             add([f"{each}.{t}" for each in names], "u16", "u16 " * operands, value)
             packed = f"BOTH{operands}({value}, {arguments})"
             add([f"{each}.{t}x2" for each in names], "u32", "u32 " * operands, packed)
+            if t == "f16" and modifier == ".rn":
+                add([f"{each}.sat.f16" for each in names], "u16", "u16 " * operands, f"saturated_f16({value})")
+                packed = f"BOTH{operands}(saturated_f16({value}), {arguments})"
+                add([f"{each}.sat.f16x2" for each in names], "u32", "u32 " * operands, packed)
         add(f"fma.rn.relu.{t}", "u16", "u16 u16 u16", f"relu_{t}(to_{t}(odd_sum({x} * {y}, {z})))")
         add(
             f"fma.rn.relu.{t}x2", "u32", "u32 u32 u32",
             f"BOTH3(relu_{t}(to_{t}(odd_sum({x} * {y}, {z}))), a, b, c)",
         )  # fmt: skip
-        add(f"ex2.approx.{'ftz.' if t == 'bf16' else ''}{t}", "u16", "u16", f"to_{t}(__builtin_exp2({x}))")
-        add(f"tanh.approx.{t}", "u16", "u16", f"to_{t}(__builtin_tanh({x}))")
+        for name, value in {"ex2": f"to_{t}(__builtin_exp2({x}))", "tanh": f"to_{t}(__builtin_tanh({x}))"}.items():
+            approximate = f"{name}.approx{'.ftz' if (name, t) == ('ex2', 'bf16') else ''}"
+            add(f"{approximate}.{t}", "u16", "u16", value)
+            add(f"{approximate}.{t}x2", "u32", "u32", f"BOTH1({value}, a)")
         for condition, test in _float_tests(x, y).items():
             add(f"setp.{condition}.{t}", "pred", "u16 u16", test)
             one = "0x3c00" if t == "f16" else "0x3f80"
@@ -260,9 +265,8 @@ def _conversions() -> None:
                 exact = integers[s] < 24 or (d == "f64" and integers[s] < 53)
                 turned = f"({d}){value}" if exact or rounding == "rn" else f"{d}_from_{wide}({value}, {mode})"
                 add(f"cvt.{rounding}.{d}.{s}", d, kept[s], turned)
-            if rounding in ("rn", "rz"):
-                for d in HALVES:
-                    add(f"cvt.{rounding}.{d}.{s}", "u16", kept[s], f"{rounding}_{d}(odd_from_{wide}({value}))")
+            for d in HALVES:
+                add(f"cvt.{rounding}.{d}.{s}", "u16", kept[s], f"{rounding}_{d}(odd_from_{wide}({value}))")
     for s in (*HALVES, *REAL):
         source = "u16" if s in HALVES else s
         for ftz in ("", ".ftz") if s == "f32" else ("",):
@@ -270,7 +274,7 @@ def _conversions() -> None:
             for rounding, whole in {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}.items():
                 turned = f"__builtin_{whole}({value})"
                 for d in integers:
-                    if integers[d] < 32 and (rounding, ftz) != ("rzi", ""):
+                    if integers[d] < 16 and (rounding, ftz) != ("rzi", ""):
                         continue
                     names = [f"cvt.{rounding}{ftz}.{d}.{s}", f"cvt.{rounding}{ftz}.sat.{d}.{s}"]
                     add(names, kept[d], source, f"{d}_from_f64({turned})")
@@ -288,7 +292,7 @@ def _conversions() -> None:
             if s in REAL:
                 add(f"cvt{ftz}.sat.{s}.{s}", s, s, f"a != a ? 0 : a < 0 ? 0 : a > 1 ? 1 : ({s})({value})")
                 for d in HALVES:
-                    for rounding in ("rn", "rz") if not ftz else ():
+                    for rounding in ROUNDINGS if not ftz else ():
                         add(f"cvt.{rounding}.{d}.{s}", "u16", s, f"{rounding}_{d}({value})")
     for t in HALVES:
         add(f"cvt.{t}.{t}", "u16", "u16", "a")
@@ -313,7 +317,7 @@ OTHER = {name: len(CASES) + i for i, name in enumerate(OTHERS)}
 
 def header() -> str:
     """The text of _cases.h: a row per case, CASE2(7, u32, u32, u32, a + b); numbers of the other instructions."""
-    lines = ["/* Written by python -m sparsegen.ptx.table; what each instruction computes is said there. */"]
+    lines = ["/* Written by table.write(); what each instruction computes is said there. */"]
     lines += ["#ifdef CASE1"]
     for number, scalar in enumerate(CASES):
         lines.append(f"{_macro(scalar)}({', '.join([str(number), *_types(scalar), scalar.expression])})")
@@ -333,5 +337,6 @@ def _macro(scalar: Scalar) -> str:
     return "SELECT" if "pred" in scalar.operands else f"CASE{len(scalar.operands)}"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write _cases.h again, after a row has changed."""
     HEADER.write_text(header())
