@@ -45,8 +45,10 @@ def _call(instruction: Instruction, module: Module) -> tuple[str, bool]:
     """Who is called, and whether nothing defines it: neither the source nor the library of a GPU."""
     names = [each for each in instruction.operands if re.fullmatch(r"[A-Za-z_$][\w$]*", each)]
     callee = names[0] if names else instruction.text[:60]
-    undefined = any(callee in re.findall(r"[\w$]+", each) for each in module.declared) and callee not in LIBRARY
-    return LIBRARY.get(callee, callee), undefined
+    declared, defined = (
+        any(callee in re.findall(r"[\w$]+", each) for each in heads) for heads in (module.declared, module.defined)
+    )
+    return LIBRARY.get(callee, callee), declared and not defined and callee not in LIBRARY
 
 
 class Encoder:

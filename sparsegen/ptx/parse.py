@@ -105,11 +105,12 @@ class Entry:
 
 @dataclass
 class Module:
-    """A translation unit: its kernels and variables, and the heads of functions it declares but does not define."""
+    """A translation unit: its kernels and variables, and the heads of functions that it declares or defines."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     declared: list[str] = field(default_factory=list)
+    defined: list[str] = field(default_factory=list)
 
 
 def parse(text: str) -> Module:
@@ -214,6 +215,7 @@ class _Reader:
 
     def _head(self, module: Module, text: str) -> None:
         if ".entry" not in text:
+            module.defined.append(text[:200])
             return
         found = _ENTRY.search(text)
         if not found:

@@ -1,7 +1,8 @@
 """The table of instructions: for every accepted opcode its operand types and, as a C expression, what it computes.
 
 `encode` looks opcodes up here, whole: a type, rounding mode or modifier that is not listed is refused, never guessed.
-The cases of the interpreter come from the same rows: `write()` writes _cases.h, and a test compares. An instruction's operands are a, b, c and d, all lanes of a register each; the result has the type `result`.
+The cases of the interpreter come from the same rows: `write()` writes _cases.h, and a test compares. An instruction's
+operands are a, b, c and d, all lanes of a register each; the result has the type `result`.
 
 Instructions that do more than compute a value lane by lane (memory, votes, branches) are `forms`'; only their numbers
 are given here.
