@@ -109,6 +109,15 @@ def test_collecting_measures_each_problem_once_and_goes_on_where_it_was_cut(tmp_
     assert fastest["speedup"] == pytest.approx(ratio, rel=0.5)  # a median of ratios, not a ratio of medians
 
 
+def test_operands_beyond_memory_are_not_measured(tmp_path, monkeypatch):
+    """Ten million rows with few entries and 32 columns would be gigabytes of B and C."""
+    monkeypatch.setattr(corpus, "MOST_NUMBERS", 5_000)
+    task = Task("synthetic:runs:5", "synthetic:runs", False, "spmm", 32, "float64")
+    records = Records(tmp_path / "measured.jsonl")
+    corpus.collect([task], None, records, 7013)
+    assert "expected at most 5000" in records.known[task.key]["failed"]
+
+
 def test_the_papers_json_lines_are_written_and_read(tmp_path):
     A, kernel = gallery.block(13, 11, 2, 3), template("csr_scalar", values="full")
     corpus.write_paper([(A, kernel)], tmp_path / "pairs.jsonl")

@@ -124,10 +124,9 @@ def test_a_checkpoint_is_replaced_whole(tmp_path, monkeypatch):
 
 
 def test_the_rate_rises_and_falls_to_a_tenth():
-    settings = dataclasses.replace(SETTINGS, steps=100, warmup=10)
-    rates = [rate(step, settings) for step in range(101)]
-    assert rates[9] == pytest.approx(settings.learning_rate) and rates[0] == pytest.approx(settings.learning_rate / 10)
-    assert rates[100] == pytest.approx(settings.learning_rate / 10)
+    rates = [rate(step, steps=100, warmup=10, highest=0.02) for step in range(101)]
+    assert rates[9] == pytest.approx(0.02) and rates[0] == pytest.approx(0.002)
+    assert rates[100] == pytest.approx(0.002)
     assert all(later < earlier for earlier, later in itertools.pairwise(rates[10:]))
 
 

@@ -1,10 +1,10 @@
 """One command for every stage of training; each goes on where it was cut when it is given again.
 
-    python -m sparsegen.train corpus   --matrices DIR --corpus CORPUS
-    python -m sparsegen.train pretrain --out PRETRAINED
-    python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
-    python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
-    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+python -m sparsegen.train corpus   --matrices DIR --corpus CORPUS
+python -m sparsegen.train pretrain --out PRETRAINED
+python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
+python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
+python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
 """
 
 from __future__ import annotations
@@ -92,10 +92,9 @@ def _rl(options) -> bool:
     lines = list(Records(options.corpus / "measured.jsonl").known.values())
     verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
     config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)
-    rl.train(
-        config, rl.prompts(sft.problems(tuned)), verdicts.judge, sizes, Tokenizer.load(tokenizer),
-        sft.weights(sizes, options.tuned),
-    )  # fmt: skip
+    found, learned = sft.problems(tuned), Tokenizer.load(tokenizer)
+    watch = sft.watch([each for each in found if each.validation], sizes, learned)
+    rl.train(config, rl.prompts(found), verdicts.judge, sizes, learned, sft.weights(sizes, options.tuned), watch=watch)
     return True
 
 

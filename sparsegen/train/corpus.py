@@ -34,6 +34,7 @@ logger = logging.getLogger("sparsegen")
 
 LEAST, MOST = 1_000, 3_000_000  # entries of the real matrices that take part
 MOST_SPMM = 1_000_000
+MOST_NUMBERS = 1 << 27  # of B or C: a gigabyte in float64
 CORE = (("spmv", 1, "float64"), ("spmv", 1, "float32"), ("spmm", 32, "float64"))
 EXTRA_K = (2, 4, 8, 16, 64, 128)
 SYNTHETIC = "synthetic"
@@ -193,6 +194,8 @@ def collect(chosen: Sequence[Task], folder: Path | None, records: Records, seed:
             continue
         try:
             A = matrix(task, folder)
+            if (most := max(A.shape) * task.k) > MOST_NUMBERS:
+                raise SparsegenValueError(f"an operand of {most} numbers; expected at most {MOST_NUMBERS}")
             posed = problem(task, A)
             found = measure(posed, A, templates.propose(posed), seed=seed, trusted=True)
         except (SparsegenError, Died, MemoryError) as error:

@@ -50,12 +50,12 @@ def bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
-def rate(step: int, settings: Fit) -> float:
-    """Linear to settings.learning_rate over the warm-up, then half a cosine down to a tenth of it."""
-    if step < settings.warmup:
-        return settings.learning_rate * (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
-    return settings.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+def rate(step: int, steps: int, warmup: int, highest: float) -> float:
+    """Of learning: linear to the highest over the warm-up, then half a cosine down to a tenth of it."""
+    if step < warmup:
+        return highest * (step + 1) / warmup
+    done = (step - warmup) / max(steps - warmup, 1)
+    return highest * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
 def fit(
@@ -87,7 +87,7 @@ def fit(
         torch.manual_seed(seed * 1_000_003 + step)
         structures, texts = draw(np.random.default_rng([seed, step]))
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, settings)
+            group["lr"] = rate(step, steps, settings.warmup, settings.learning_rate)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             loss = cross_entropy(generator, structures, texts)
         optimizer.zero_grad(set_to_none=True)

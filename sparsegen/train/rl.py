@@ -40,9 +40,10 @@ from sparsegen.model.sample import Sample, sample
 from sparsegen.model.tokenizer import Tokenizer
 from sparsegen.train import log, policy, techniques
 from sparsegen.train.examples import Example
+from sparsegen.train.fit import rate
 from sparsegen.train.rewards import REWARDS, Outcome
 from sparsegen.train.run import kept
-from sparsegen.train.texts import Texts, logprobs, texts_of, values
+from sparsegen.train.texts import Texts, logits, texts_of, values
 from sparsegen.verdict import Level
 
 Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
@@ -66,7 +67,7 @@ class RLConfig:
     epochs: int = 2  # passes over the samples of an iteration
     minibatch: int = 32  # samples of one gradient step
     learning_rate: float = 5e-5  # the highest
-    warmup: int = 10  # iterations in which it rises
+    warmup: int = 10  # iterations in which it rises; then it falls to a tenth
     weight_decay: float = 0.0  # AdamW's
     clip_norm: float = 1.0  # of the gradient
     clip_ratio: float = 0.2  # PPO's, of new to old probability
@@ -78,6 +79,7 @@ class RLConfig:
     staged: bool = True  # the permitted techniques widen; else all are permitted from the start
     stage_updates: int = 25  # iterations of each stage before the last
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
+    watch_every: int = 20  # iterations
     save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
     seed: int = 20260
 
@@ -121,13 +123,14 @@ def train(
     tokenizer: Tokenizer,
     weights: Mapping[str, np.ndarray],
     grammar: Callable[[str], Grammar] | None = None,
+    watch: Callable[[Generator, int], dict] | None = None,
 ) -> dict[str, np.ndarray]:
     """Train from `weights`, those of SFT, and return the trained ones; they are in config.folder's state.pt as well.
 
     judge gets the id of a problem and distinct texts that parse and use what was permitted. grammar, if given, makes
-    the sampler's grammar of a problem's id. config.folder gets iterations.jsonl, a line per iteration, and
-    rewards.jsonl, a line per sample. Raises SparsegenValueError for a config that cannot be run, and in a folder where
-    another run was started.
+    the sampler's grammar of a problem's id. watch, if given, is asked every config.watch_every iterations what to log
+    of the policy. config.folder gets iterations.jsonl, a line per iteration, and rewards.jsonl, a line per sample.
+    Raises SparsegenValueError for a config that cannot be run, and in a folder where another run was started.
     """
     _check(config, prompts)
     run = _Run(config, prompts, judge, recipe, tokenizer, weights, grammar)
@@ -142,6 +145,8 @@ def train(
                 run.write(start)
                 raise
             run.iteration += 1
+            if watch is not None and (run.iteration % config.watch_every == 0 or run.iteration == config.updates):
+                line |= watch(run.actor, run.iteration)
             run.record(line, samples)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
@@ -256,11 +261,10 @@ class _Run:
         config, lengths = self.config, written.mask.sum(1)
         pieces = lengths.argsort(stable=True).split(TOGETHER)
         with torch.no_grad():
-            old, spread = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part, entropy=True))
-            reference, _ = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part))
+            old, spread = self.over(pieces, written, lambda part: _told(logits(self.actor, batch, part), part))
             advantages, returns = self.advantages(batch, written, torch.tensor(rewards, dtype=torch.float32), pieces)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * min((self.iteration + 1) / (config.warmup + 1), 1.0)
+            group["lr"] = rate(self.iteration, config.updates, config.warmup, config.learning_rate)
         totals: Counter[str] = Counter()
         for _ in range(config.epochs):
             for chosen in torch.from_numpy(rng.permutation(len(lengths))).split(config.minibatch):
@@ -268,12 +272,13 @@ class _Run:
                 count = lengths[chosen].sum().clamp_min(1)
                 for some in chosen[lengths[chosen].argsort(stable=True)].split(TOGETHER):
                     part, share = written.of(some), lengths[some].sum() / count
-                    new, _ = logprobs(self.actor, batch, part)
-                    before, first, gain, goal = (
-                        each[some, : new.shape[1]] for each in (old, reference, advantages, returns)
-                    )
+                    now = logits(self.actor, batch, part)
+                    with torch.no_grad():
+                        first = logits(self.reference, batch, part)
+                    new = policy.token_logprobs(now, part.targets)
+                    before, gain, goal = (each[some, : new.shape[1]] for each in (old, advantages, returns))
                     loss = policy.clipped(new, before, gain, part.mask, config.clip_ratio)
-                    kl = policy.divergence(new, first, part.mask)
+                    kl = policy.divergence(now, first, part.mask)
                     value = torch.zeros(())
                     if self.critic:
                         value = policy.value_loss(values(self.critic, batch, part), goal, part.mask)
@@ -329,6 +334,11 @@ def _network(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> Generator:
     return network.eval()
 
 
+def _told(found: torch.Tensor, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the targets (B, L), and the entropy before each, from logits."""
+    return policy.token_logprobs(found, part.targets), policy.entropy(found)
+
+
 def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
     if config.method not in METHODS:
         raise SparsegenValueError(f"method is {config.method!r}; expected one of {', '.join(METHODS)}")
@@ -336,15 +346,17 @@ def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
         raise SparsegenValueError(f"reward is {config.reward!r}; expected one of {', '.join(REWARDS)}")
     if not prompts:
         raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
-    least = {"updates": 1, "problems": 1, "group": 2, "epochs": 1, "minibatch": 1, "stage_updates": 1, "save_every": 1}
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {value}")
+    for name in (
+        "updates", "problems", "group", "epochs", "minibatch", "stage_updates", "watch_every", "save_every",
+    ):  # fmt: skip
+        least = 2 if name == "group" else 1
+        if getattr(config, name) < least:
+            raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {least}")
 
 
 def _identity(config: RLConfig, prompts, tokenizer: Tokenizer, weights: Mapping[str, np.ndarray]) -> str:
-    """Equal for runs that may go on from each other; a run may be made longer, and lie in another folder."""
-    same = replace(config, folder="", updates=0, save_every=0)
+    """Equal for runs that may go on from each other, in whatever folder they lie."""
+    same = replace(config, folder="", watch_every=0, save_every=0)
     digest = hashlib.blake2b(repr((same, [(each.problem, each.language) for each in prompts])).encode(), digest_size=16)
     digest.update(tokenizer.digest.encode())
     for name in sorted(weights):
