@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
     made.add_argument("--op", default="spmv", choices=["spmv", "spmm"])
     problem(made)
-    made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda"])
+    made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda", "emulator"])
     made.add_argument("--budget", type=_number, default=2.0, help="seconds for the search (%(default)s)")
     made.add_argument("--expected-calls", type=_number, help="spend no more than so many calls win back")
     made.add_argument("--max-candidates", type=_integer(0))

@@ -66,8 +66,8 @@ def compile(
     A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards.
     op: "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
     kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline.
-    target: "cpu", "cuda", or "auto": cuda if a GPU is usable. arch ("sm_90") cross-compiles CUDA for a GPU that is not
-    here and returns an Artifact. budget: seconds for the whole search, best so far. expected_calls: spend no more than
+    target: "cpu", "cuda", or "auto": cuda if a GPU is usable; "emulator" executes CUDA without one and gives the first
+    kernel that it verifies, untimed. arch ("sm_90") cross-compiles CUDA for a GPU elsewhere and returns an Artifact. budget: seconds for the whole search, best so far. expected_calls: spend no more than
     so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds for the
     baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
     deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
@@ -172,8 +172,8 @@ def _model(model: object) -> str:
 def _validate(options: dict) -> None:
     if options["op"] not in ops.names():
         raise SparsegenValueError(f"op = {options['op']!r}; expected one of {', '.join(ops.names())}")
-    if options["target"] not in ("auto", "cpu", "cuda"):
-        raise SparsegenValueError(f"target = {options['target']!r}; expected auto, cpu or cuda")
+    if options["target"] not in ("auto", "cpu", "cuda", "emulator"):
+        raise SparsegenValueError(f"target = {options['target']!r}; expected auto, cpu, cuda or emulator")
     for name, least, whole in (
         ("k", 1, True), ("budget", 0, False), ("expected_calls", 0, False), ("max_candidates", 0, True),
         ("threads", 1, True), ("seed", 0, True), ("device", 0, True),
@@ -189,8 +189,10 @@ def _validate(options: dict) -> None:
     for name in ("deterministic", "cache"):
         if not isinstance(options[name], (bool, np.bool_)):
             raise SparsegenTypeError(f"{name} = {options[name]!r}; expected True or False")
-    if options["device"] is not None and options["target"] == "cpu":
-        raise SparsegenValueError(f"device = {options['device']} with target = 'cpu'; expected target = 'cuda'")
+    own = options["target"] in ("cpu", "emulator")
+    if options["device"] is not None and own:
+        got = f"device = {options['device']} with target = {options['target']!r}"
+        raise SparsegenValueError(f"{got}; expected target = 'cuda'")
     if options["cache"]:
         cache.limit()  # a bad size limit is told before a search, not after it
     if options["budget"] is None:
@@ -203,8 +205,8 @@ def _validate(options: dict) -> None:
         raise SparsegenValueError(f"op = 'spmv' with k = {options['k']}; expected op = 'spmm' for k columns")
     if not (options["facts"] in (None, "detect") or isinstance(options["facts"], Facts)):
         raise SparsegenTypeError(f"facts = {options['facts']!r}; expected 'detect', None or a sparsegen.Facts")
-    if options["arch"] is not None and options["target"] == "cpu":
-        raise SparsegenValueError("arch with target = 'cpu'; expected target = 'cuda'")
+    if options["arch"] is not None and own:
+        raise SparsegenValueError(f"arch with target = {options['target']!r}; expected target = 'cuda'")
 
 
 def _dtype(dtype) -> np.dtype:
@@ -223,8 +225,10 @@ def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
 
 
 def _target(target: str, arch: str | None) -> str:
-    from sparsegen.targets import cuda
+    from sparsegen.targets import cuda, emulator
 
+    if target == "emulator" and (reason := emulator.available()):
+        raise SparsegenValueError(f"target = 'emulator': {reason}")
     if arch is not None:
         return "cuda"
     if target == "auto":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import sparsegen
 from sparsegen import __main__ as command_line
 from sparsegen import candidate, checks, composite, engine, evaluate, fence, judge, paths, targets, values
 from sparsegen.errors import SparsegenValueError
@@ -104,3 +105,28 @@ def test_the_command_line_judges_cuda_without_a_gpu(capsys):
     assert told == {"CORRECT"} and all(each["measured_us"] is None for each in records)
     with pytest.raises(SparsegenValueError, match="emulator"):
         next(judge.instances(str(paths.data("cpu_templates") / "spmv" / "csr_scalar.cpp"), MATRIX, target="emulator"))
+
+
+@pytest.mark.parametrize("op", ["spmv", "spmm"])
+def test_compile_gives_a_verified_kernel(op, tmp_path):
+    A = matrix()
+    k = {"k": 5} if op == "spmm" else {}
+    kernel = sparsegen.compile(A, op, target="emulator", model=None, cache=False, budget=20.0, seed=7013, **k)
+    report = kernel.report()
+    assert kernel.candidate is not None and kernel.candidate.language == "cuda", report
+    assert report["measured_us"] is None and "worst error" in report["verified"] and "emulator" in report["device"]
+    assert any("not by measurement" in note for note in report["notes"])
+    x = np.random.default_rng(90210).standard_normal((A.shape[1], *k.values()))
+    np.testing.assert_allclose(kernel @ x, A @ x, rtol=1e-11, atol=1e-11)
+    kernel.update_values(2 * A.data)
+    np.testing.assert_allclose(kernel(x, alpha=-0.5), -(A @ x), rtol=1e-11, atol=1e-11)
+    kernel.save(tmp_path / "K.sgk")
+    again = sparsegen.load(tmp_path / "K.sgk")
+    np.testing.assert_allclose(again @ x, 2 * (A @ x), rtol=1e-11, atol=1e-11)
+    assert kernel.explain() and "Kernel" in repr(kernel)
+
+
+def test_mistakes_of_a_call():
+    for wrong in ({"arch": "sm_90"}, {"device": 1}):
+        with pytest.raises(SparsegenValueError, match="target = 'cuda'"):
+            sparsegen.compile(matrix(), target="emulator", **wrong)

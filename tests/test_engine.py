@@ -56,7 +56,7 @@ def searches(monkeypatch) -> list:
         ({"op": "spmm", "k": 0}, SparsegenValueError, "at least 1"),
         ({"op": "spmm", "k": 2.0}, SparsegenTypeError, "integer"),
         ({"k": 3}, SparsegenValueError, "spmm"),
-        ({"target": "gpu"}, SparsegenValueError, "auto, cpu or cuda"),
+        ({"target": "gpu"}, SparsegenValueError, "auto, cpu, cuda or emulator"),
         ({"budget": -1}, SparsegenValueError, "at least 0"),
         ({"budget": float("nan")}, SparsegenValueError, "at least 0"),
         ({"budget": None}, SparsegenTypeError, "seconds"),
