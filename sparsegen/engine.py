@@ -67,9 +67,10 @@ def compile(
     op: "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
     kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline.
     target: "cpu", "cuda", or "auto": cuda if a GPU is usable; "emulator" executes CUDA without one and gives the first
-    kernel that it verifies, untimed. arch ("sm_90") cross-compiles CUDA for a GPU elsewhere and returns an Artifact. budget: seconds for the whole search, best so far. expected_calls: spend no more than
-    so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds for the
-    baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
+    kernel that it verifies, untimed. arch ("sm_90") cross-compiles CUDA for a GPU elsewhere and returns an Artifact.
+    budget: seconds for the whole search, best so far. expected_calls: spend no more than so many calls can win back.
+    threads: that a call may use, all cores allowed by default; the same limit holds for the baselines.
+    facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
     deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
     machine; retune searches again. model: "auto" tries what the shipped model writes before the templates, None
     templates alone, a folder that checkpoint. seed: of the order in which arms are timed.
