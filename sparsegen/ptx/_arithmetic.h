@@ -104,7 +104,8 @@ static inline u32 narrowed(f64 x, int exponent_bits, int fraction_bits, int mode
     const u64 bits = f64_bits(x), fraction = bits & ((1ull << 52) - 1);
     const u32 most = (1u << exponent_bits) - 1, sign = (u32)(bits >> 63) << (exponent_bits + fraction_bits);
     const int biased = (int)(bits >> 52 & 2047);
-    if (biased == 2047) return fraction ? (most << fraction_bits) | ((1u << fraction_bits) - 1) : sign | most << fraction_bits;
+    if (biased == 2047)
+        return fraction ? (most << fraction_bits) | ((1u << fraction_bits) - 1) : sign | most << fraction_bits;
     int exponent = biased - 1023 + (int)(most >> 1), shift = 52 - fraction_bits;
     u64 kept = fraction;
     if (mode == DOWNWARD || mode == UPWARD) mode = (sign != 0) == (mode == DOWNWARD) ? OUTWARD : TO_ZERO;
@@ -117,7 +118,8 @@ static inline u32 narrowed(f64 x, int exponent_bits, int fraction_bits, int mode
     if (exponent >= (int)most) return sign | (mode == TO_ZERO ? (most << fraction_bits) - 1 : most << fraction_bits);
     u32 result = ((u32)exponent << fraction_bits) + (u32)(kept >> shift);
     const u64 rest = kept & ((1ull << shift) - 1), half = 1ull << (shift - 1);
-    if (mode == OUTWARD ? rest != 0 : mode != TO_ZERO && (rest > half || (rest == half && (mode == AWAY || (result & 1)))))
+    if (mode == OUTWARD ? rest != 0
+                        : mode != TO_ZERO && (rest > half || (rest == half && (mode == AWAY || (result & 1)))))
         ++result;
     return sign | result;
 }

@@ -26,7 +26,8 @@ enum { UP, DOWN, BUTTERFLY, INDEXED };
 
 /* operand 0: result, 1: value, 2: lane or distance, 3: clamp and segments, 4: predicate of those in range or -1 */
 static void shuffle(Warp *warp, const Instruction *i, u32 group) {
-    const u32 *value = (u32 *)(void *)REGISTER(1), *by = (u32 *)(void *)REGISTER(2), *clamp = (u32 *)(void *)REGISTER(3);
+    const u32 *value = (u32 *)(void *)REGISTER(1), *by = (u32 *)(void *)REGISTER(2),
+              *clamp = (u32 *)(void *)REGISTER(3);
     u32 *to = (u32 *)(void *)REGISTER(0), result[32], from[32];
     u8 inside[32];
 #define SOURCES(expression, in_range) \
@@ -70,7 +71,8 @@ static void match(Warp *warp, const Instruction *i, u32 group) {
     u32 found[32], matched = 0;
     EACH(lane, group) {
         u32 same = 0;
-        EACH(other, group) same |= (u32)(value_of(REGISTER(1), other, i->width) == value_of(REGISTER(1), lane, i->width)) << other;
+        EACH(other, group)
+            same |= (u32)(value_of(REGISTER(1), other, i->width) == value_of(REGISTER(1), lane, i->width)) << other;
         found[lane] = i->mode == ANY || same == group ? same : 0;
         matched |= (u32)(found[lane] != 0) << lane;
     }
@@ -101,7 +103,8 @@ static int load_matrix(Block *block, Warp *warp, const Instruction *i, s64 pc, u
         for (u32 lane = 0; lane < 32; ++lane) {
             u16 pair[2];
             for (u32 j = 0; j < 2; ++j) {
-                const u32 row = i->mode ? 2 * (lane % 4) + j : lane / 4, column = i->mode ? lane / 4 : 2 * (lane % 4) + j;
+                const u32 row = i->mode ? 2 * (lane % 4) + j : lane / 4,
+                          column = i->mode ? lane / 4 : 2 * (lane % 4) + j;
                 memcpy(&pair[j], rows[8 * k + row] + 2 * column, 2);
             }
             ((u32 *)(void *)REGISTER(1 + k))[lane] = PACKED(pair[0], pair[1]);

@@ -6,7 +6,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include "_run.h"
+#include "_grid.h"
 
 /* The bytes that each scalar case reads and writes: result, then operands a to d; 255: a predicate. */
 static const u8 widths[SCALAR_CASES][5] = {
@@ -63,7 +63,8 @@ static int sound(const Run *run, const Instruction *i) {
         for (int k = 0; k < 5; ++k) {
             const s32 at = i->operand[k];
             const u8 width = widths[i->op][k];
-            if (width == 255 ? at < 0 || at >= setup->predicates : width && (at < 0 || at >= setup->frame_units)) return 0;
+            if (width == 255 ? at < 0 || at >= setup->predicates : width && (at < 0 || at >= setup->frame_units))
+                return 0;
         }
         if (widths[i->op][0] == 255)
             for (int k = 4; k < 6; ++k)
@@ -84,8 +85,9 @@ static int sound(const Run *run, const Instruction *i) {
         case LOAD:
         case STORE:
         case ATOMIC:
-            return power_of_two(i->size) && i->size <= 8 && power_of_two(i->count) && i->count <= (i->op == ATOMIC ? 4 : 8) &&
-                   i->size * i->count <= 32 && i->space <= LOCAL && (i->op != ATOMIC || i->space != LOCAL);
+            return power_of_two(i->size) && i->size <= 8 && power_of_two(i->count) &&
+                   i->count <= (i->op == ATOMIC ? 4 : 8) && i->size * i->count <= 32 && i->space <= LOCAL &&
+                   (i->op != ATOMIC || i->space != LOCAL);
         case PARAMETER:
             return power_of_two(i->size) && i->size <= 8 && i->count >= 1 && i->count <= 8 && i->immediate >= 0 &&
                    i->immediate <= run->parameter_bytes - i->size * i->count;
@@ -94,8 +96,10 @@ static int sound(const Run *run, const Instruction *i) {
         case MATRIX_MULTIPLY:
             if (i->type == T_F64) return 1;
             if (i->type == T_F32 ? i->count != 4 && i->count != 8 : i->count != 8 && i->count != 16) return 0;
-            for (u32 k = 0; k < (i->type == T_F32 ? i->count / 2u : i->count / 4u); ++k) if (i->operand[4 + k] < 0) return 0;
-            for (u32 k = 0; k < (i->type == T_F32 ? i->count / 4u : i->count / 8u); ++k) if (i->operand[8 + k] < 0) return 0;
+            for (u32 k = 0; k < (i->type == T_F32 ? i->count / 2u : i->count / 4u); ++k)
+                if (i->operand[4 + k] < 0) return 0;
+            for (u32 k = 0; k < (i->type == T_F32 ? i->count / 4u : i->count / 8u); ++k)
+                if (i->operand[8 + k] < 0) return 0;
             for (int k = 2; k < 4; ++k) if (!i->mode && (i->operand[k] < 0 || i->operand[10 + k] < 0)) return 0;
             return 1;
         case PACK:
@@ -110,12 +114,13 @@ static int sound_program(const Run *run) {
     if (run->instructions < 1 || run->instructions >= INT32_MAX || run->code[run->instructions - 1].op != (u32)EXIT ||
         run->code[run->instructions - 1].guard != -1)
         return 0; /* else a warp could run past the end */
-    if (setup->frame_units < 0 || setup->frame_units > 1 << 20 || setup->predicates < 0 || setup->predicates > 1 << 16 ||
-        setup->shared_bytes < 0 || setup->shared_bytes > 1 << 20 || setup->local_bytes < 0 || setup->local_bytes > 1 << 20 ||
-        setup->shared_shift < 0 || setup->shared_shift > 3 || setup->global_shift < 0 || setup->global_shift > 3 ||
-        setup->warp_barriers < 0 || setup->warp_barriers > 1 << 16 || setup->multiprocessors < 1 ||
-        setup->multiprocessors > 1 << 10 || setup->l1_bytes < 0 || setup->l1_bytes > 1 << 24 || setup->l2_bytes < 0 ||
-        setup->l2_bytes > 1 << 30 || setup->budget < 0 || setup->warp_budget < 0)
+    if (setup->frame_units < 0 || setup->frame_units > 1 << 20 || setup->predicates < 0 ||
+        setup->predicates > 1 << 16 || setup->shared_bytes < 0 || setup->shared_bytes > 1 << 20 ||
+        setup->local_bytes < 0 || setup->local_bytes > 1 << 20 || setup->shared_shift < 0 || setup->shared_shift > 3 ||
+        setup->global_shift < 0 || setup->global_shift > 3 || setup->warp_barriers < 0 ||
+        setup->warp_barriers > 1 << 16 || setup->multiprocessors < 1 || setup->multiprocessors > 1 << 10 ||
+        setup->l1_bytes < 0 || setup->l1_bytes > 1 << 24 || setup->l2_bytes < 0 || setup->l2_bytes > 1 << 30 ||
+        setup->budget < 0 || setup->warp_budget < 0)
         return 0;
     u64 threads = 1;
     for (int k = 0; k < 3; ++k) {
@@ -179,10 +184,12 @@ static int execute(Run *run) {
         for (u32 k = 0; k < frames; ++k) {
             Warp *warp = &warps[k];
             warp->frame = registers + frame_bytes * k, warp->local = local + local_bytes * k;
-            warp->predicates = predicates + (size_t)k * setup->predicates, warp->seen = seen + (size_t)k * setup->warp_barriers;
+            warp->predicates = predicates + (size_t)k * setup->predicates,
+            warp->seen = seen + (size_t)k * setup->warp_barriers;
             for (s64 c = 0; c < run->constant_count; ++c)
                 for (u32 lane = 0; lane < 32; ++lane)
-                    set_value(warp->frame + run->constants[3 * c] * UNIT, lane, (u32)run->constants[3 * c + 1], run->constants[3 * c + 2]);
+                    set_value(warp->frame + run->constants[3 * c] * UNIT, lane, (u32)run->constants[3 * c + 1],
+                              run->constants[3 * c + 2]);
             for (s64 c = 0; c < run->predicate_constant_count; ++c)
                 warp->predicates[run->predicate_constants[2 * c]] = run->predicate_constants[2 * c + 1];
         }
@@ -246,7 +253,8 @@ static PyObject *run_program(PyObject *self, PyObject *args) {
         sized = sound_program(&run);
     }
     if (sized && run.blocks)
-        sized = (u64)blocks.len == sizeof(BlockCounters) * (u64)(run.setup.grid[0] * run.setup.grid[1] * run.setup.grid[2]) &&
+        sized = (u64)blocks.len ==
+                    sizeof(BlockCounters) * (u64)(run.setup.grid[0] * run.setup.grid[1] * run.setup.grid[2]) &&
                 (u64)lines.len == sizeof(LineCounters) * (u64)run.instructions;
     if (!sized) {
         PyErr_SetString(PyExc_ValueError, "the encoded program is not sound");
@@ -258,9 +266,10 @@ static PyObject *run_program(PyObject *self, PyObject *args) {
     if (status == NO_MEMORY) PyErr_NoMemory();
     else if (status != INTERRUPTED) {
         const Fault *f = &run.fault;
-        answer = Py_BuildValue("(LLLLLLLLLLK)", (long long)f->kind, (long long)f->pc, (long long)f->block, (long long)f->thread,
-                               (long long)f->buffer, (long long)f->offset, (long long)f->size, (long long)f->access,
-                               (long long)f->other, (long long)f->other_access, (unsigned long long)run.total);
+        answer = Py_BuildValue("(LLLLLLLLLLK)", (long long)f->kind, (long long)f->pc, (long long)f->block,
+                               (long long)f->thread, (long long)f->buffer, (long long)f->offset, (long long)f->size,
+                               (long long)f->access, (long long)f->other, (long long)f->other_access,
+                               (unsigned long long)run.total);
     }
 done:
     for (s64 k = 0; arrays && k < run.buffer_count; ++k) PyBuffer_Release(&arrays[k]);

@@ -101,7 +101,8 @@ static inline int check_access(Block *block, Warp *warp, s64 pc, u32 thread, Pla
 
 static inline u64 address_of(const Warp *warp, const Instruction *i, u32 k, u32 lane) {
     u64 base = 0;
-    if (i->operand[k] >= 0) base = i->flags & ADDRESS_32 ? ((u32 *)(void *)REGISTER(k))[lane] : ((u64 *)(void *)REGISTER(k))[lane];
+    if (i->operand[k] >= 0)
+        base = i->flags & ADDRESS_32 ? ((u32 *)(void *)REGISTER(k))[lane] : ((u64 *)(void *)REGISTER(k))[lane];
     return base + (u64)i->immediate;
 }
 
@@ -111,7 +112,8 @@ static void count_access(Block *block, s64 pc, const u64 *address, u32 mask, u32
 }
 
 /* operand 0: the address; 1 to 8: the data, -1 where it is not wanted */
-static int load_or_store(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask, int access) {
+static int load_or_store(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask,
+                         int access) {
     const u32 size = i->size, count = i->count, bytes = size * count;
     const int strong = (i->flags & STRONG) != 0;
     u64 address[32];
@@ -168,8 +170,11 @@ static u64 changed(u32 mode, u32 type, u64 old, u64 b, u64 c) {
                 const int greatest = mode == MAX;
                 if (type == T_F16) return pick_f16((u32)old, (u32)b, greatest, 0);
                 if (type == T_BF16) return pick_bf16((u32)old, (u32)b, greatest, 0);
-                if (type == T_F16X2) return PACKED(pick_f16(old & 65535, b & 65535, greatest, 0), pick_f16((u32)old >> 16, (u32)b >> 16, greatest, 0));
-                return PACKED(pick_bf16(old & 65535, b & 65535, greatest, 0), pick_bf16((u32)old >> 16, (u32)b >> 16, greatest, 0));
+                if (type == T_F16X2)
+                    return PACKED(pick_f16(old & 65535, b & 65535, greatest, 0),
+                                  pick_f16((u32)old >> 16, (u32)b >> 16, greatest, 0));
+                return PACKED(pick_bf16(old & 65535, b & 65535, greatest, 0),
+                              pick_bf16((u32)old >> 16, (u32)b >> 16, greatest, 0));
             }
             less = type == T_S32 ? (s32)b < (s32)old : type == T_S64 ? (s64)b < (s64)old : b < old;
             if (mode == MAX) less = type == T_S32 ? (s32)b > (s32)old : type == T_S64 ? (s64)b > (s64)old : b > old;
@@ -217,7 +222,8 @@ static int arrive(Block *block, Warp *warp, u32 first_thread, u32 mask, s64 newe
     u32 kept = 0;
     for (u32 k = 0; k < warp->copy_count; ++k) {
         Copy *copy = &warp->copies[k];
-        if (!(mask >> copy->lane & 1) || (newest >= 0 && (s64)copy->group + newest >= (s64)warp->copy_group[copy->lane])) {
+        if (!(mask >> copy->lane & 1) ||
+            (newest >= 0 && (s64)copy->group + newest >= (s64)warp->copy_group[copy->lane])) {
             warp->copies[kept++] = *copy;
             continue;
         }
@@ -231,7 +237,8 @@ static int arrive(Block *block, Warp *warp, u32 first_thread, u32 mask, s64 newe
     return OK;
 }
 
-/* operand 0: to, 1: from, 2: bytes to take or -1, 3: predicate of lanes that take nothing or -1; immediate: both offsets */
+/* operand 0: to, 1: from, 2: bytes to take or -1, 3: predicate of lanes that take nothing or -1; immediate: the offset
+ * of `to` in the upper half, of `from` in the lower */
 static int copy_async(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask) {
     if (i->mode == COPY_COMMIT) {
         EACH(lane, mask) ++warp->copy_group[lane];
@@ -245,8 +252,9 @@ static int copy_async(Block *block, Warp *warp, const Instruction *i, s64 pc, u3
         const u32 thread = first_thread + lane;
         Copy copy = {0, lane, i->size, warp->copy_group[lane], (u32)pc, {0}};
         Place to, source;
-        const u64 target = (i->flags & ADDRESS_32 ? ((u32 *)(void *)REGISTER(0))[lane] : ((u64 *)(void *)REGISTER(0))[lane]) +
-                           (u64)(s64)(s32)(i->immediate >> 32);
+        const u64 target =
+            (i->flags & ADDRESS_32 ? ((u32 *)(void *)REGISTER(0))[lane] : ((u64 *)(void *)REGISTER(0))[lane]) +
+            (u64)(s64)(s32)(i->immediate >> 32);
         if (locate(block, warp, pc, lane, thread, SHARED, target, i->size, WRITING, &to)) return 1;
         copy.to = to.offset;
         u32 take = i->size;
@@ -255,7 +263,9 @@ static int copy_async(Block *block, Warp *warp, const Instruction *i, s64 pc, u3
         if (take > i->size) take = i->size;
         from[lane] = ((u64 *)(void *)REGISTER(1))[lane] + (u64)(s64)(s32)i->immediate;
         if (take) {
-            if (locate(block, warp, pc, lane, thread, GLOBAL, from[lane], take & (take - 1) ? i->size : take, READING, &source)) return 1;
+            if (locate(block, warp, pc, lane, thread, GLOBAL, from[lane], take & (take - 1) ? i->size : take, READING,
+                       &source))
+                return 1;
             if (source.shadow && check_access(block, warp, pc, thread, &source, i->size, READING, 0, 0)) return 1;
             memcpy(copy.data, source.at, take);
             taking |= 1u << lane;

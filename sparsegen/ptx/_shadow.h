@@ -101,12 +101,14 @@ static inline int shadow_access(Block *block, Warp *warp, Shadow *shadow, int vo
     if (UNLIKELY(access == READING && !shadow->reads) && !(shadow->reads = calloc(shadow->grains, sizeof(u64))))
         return fail(block, warp, NO_MEMORY, pc, thread);
     const u64 last = (offset + bytes - 1) >> shadow->shift, serial = warp->lane_serial[thread & 31];
-    const u64 least = void_before_start ? block->start : 1; /* entries of shared memory from before are another block's */
+    const u64 least =
+        void_before_start ? block->start : 1; /* entries of shared memory from before are another block's */
     for (u64 grain = offset >> shadow->shift; grain <= last; ++grain) {
         u64 write = shadow->writes[grain];
         if (SERIAL(write) < least) {
             if (fresh && access != WRITING) {
-                if (shadow->reads) shadow->reads[grain] = ENTRY(serial, thread, 0, ONE); /* who writes later is in a race */
+                if (shadow->reads)
+                    shadow->reads[grain] = ENTRY(serial, thread, 0, ONE); /* who writes later is in a race */
                 block->run->fault.other = warp->absent;
                 return fail(block, warp, UNINITIALISED, pc, thread);
             }

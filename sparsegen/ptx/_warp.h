@@ -50,7 +50,8 @@ static inline void pack(Warp *warp, const Instruction *i, u32 mask, int apart) {
 static inline void resize(Warp *warp, const Instruction *i, u32 mask) {
     EACH(lane, mask) {
         u64 value = value_of(REGISTER(1), lane, i->size);
-        if (i->flags & SIGNED) value = i->size == 2 ? (u64)(s64)(s16)value : i->size == 4 ? (u64)(s64)(s32)value : value;
+        if (i->flags & SIGNED)
+            value = i->size == 2 ? (u64)(s64)(s16)value : i->size == 4 ? (u64)(s64)(s32)value : value;
         set_value(REGISTER(0), lane, i->width, value);
     }
 }
@@ -60,12 +61,14 @@ static int settle(Block *block, Warp *warp, u32 first_thread) {
     for (int k = 0; k < warp->groups; ++k)
         if (warp->group[k].state == AT_SYNC) {
             block->run->fault.other = warp->group[k].member & warp->live & ~warp->group[k].mask;
-            return fail(block, warp, DIVERGENT, warp->group[k].pc, first_thread + (u32)__builtin_ctz(warp->group[k].mask));
+            return fail(block, warp, DIVERGENT, warp->group[k].pc,
+                        first_thread + (u32)__builtin_ctz(warp->group[k].mask));
         }
     for (int k = 1; k < warp->groups; ++k)
         if (warp->group[k].pc != warp->group[0].pc) {
             block->run->fault.other = (s64)warp->group[0].pc;
-            return fail(block, warp, BARRIER_FAULT, warp->group[k].pc, first_thread + (u32)__builtin_ctz(warp->group[k].mask));
+            return fail(block, warp, BARRIER_FAULT, warp->group[k].pc,
+                        first_thread + (u32)__builtin_ctz(warp->group[k].mask));
         }
     return OK;
 }
@@ -85,12 +88,14 @@ static void park(Run *run, Warp *warp, s32 pc, u32 mask, u32 member) {
     if (run->code[pc].op != WARP_BARRIER) return;
     u32 together = 0;
     for (int k = 0; k < warp->groups; ++k)
-        if (warp->group[k].state == AT_SYNC && warp->group[k].member == member && run->code[warp->group[k].pc].op == WARP_BARRIER)
+        if (warp->group[k].state == AT_SYNC && warp->group[k].member == member &&
+            run->code[warp->group[k].pc].op == WARP_BARRIER)
             together |= warp->group[k].mask;
     if (member & warp->live & ~together) return;
     meet(warp, together, ++run->serial);
     for (int k = 0; k < warp->groups; ++k)
-        if (warp->group[k].state == AT_SYNC && warp->group[k].member == member && run->code[warp->group[k].pc].op == WARP_BARRIER)
+        if (warp->group[k].state == AT_SYNC && warp->group[k].member == member &&
+            run->code[warp->group[k].pc].op == WARP_BARRIER)
             warp->group[k].state = RUNNING, ++warp->group[k].pc;
 }
 
@@ -111,7 +116,8 @@ static inline u32 *members(const Warp *warp, const Instruction *i) {
 }
 
 /* The lanes of `mask` whose member masks are complete; the others wait, in `warp`. Negative: a fault. */
-static s64 gathered(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask, u32 *groups, u32 *count) {
+static s64 gathered(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 first_thread, u32 mask, u32 *groups,
+                    u32 *count) {
     const u32 *member = members(warp, i);
     u32 rest = mask, ready = 0;
     *count = 0;
