@@ -241,6 +241,9 @@ def test_counters_of_every_instruction_and_block():
     assert found.blocks["instructions"][-1] < found.blocks["instructions"][0]  # rows 200 to 202, and no more
     again = ptx.launch(VECTOR, "spmv", 26, 256, args, [5], counters=True)
     np.testing.assert_array_equal(again.counters.blocks, found.blocks)
+    small = ptx.launch(VECTOR, "spmv", 26, 256, args, [5], counters=counters.Device(2, 1 << 10, 1 << 11)).counters
+    assert small.total()["l1_misses"] > found.total()["l1_misses"]
+    assert small.total()["sectors"] == found.total()["sectors"]
     with pytest.raises(SparsegenValueError, match="counters"):
         ptx.launch(VECTOR, "spmv", counters.MOST_BLOCKS + 1, 256, args, [5], counters=True)
 

@@ -120,7 +120,7 @@ def test_damaged_programs():
                     code["op"][row] = rng.integers(len(table.CASES) + len(table.OTHERS) + 2)
             args, writable = arguments(text, entry, rng)
             launch = ptx._Launch(program, 2, 64, args, writable, 256, (), BUDGET)
-            setup = launch.setup()
+            setup = launch.setup(counters.Device())
             if rng.random() < 0.2:
                 setup[int(rng.integers(len(setup)))] = int(rng.integers(-(2**40), 2**40)) >> int(rng.integers(41))
             try:

@@ -77,14 +77,15 @@ def launch(
     *,
     uninitialised: Sequence[int] = (),
     budget: int | None = None,
-    counters: bool = False,
+    counters: bool | counting.Device = False,
 ) -> Outcome:
     """Compile a CUDA source and execute its kernel `entry`, every block and thread of it.
 
     args: a NumPy array for every pointer, a number for every scalar (bytes for a struct). The kernel may change the
     arrays at the positions `writable`, in place; those also in `uninitialised` count as never written. shared_bytes:
     dynamic shared memory. budget: instructions of warps, else by the size of the operands. counters: also count what
-    the run costs. Raises SparsegenError for a launch that no GPU can make or that does not fit the kernel's parameters.
+    the run costs, with the caches of a Device. Raises SparsegenError for a launch that no GPU can make or that does not
+    fit the kernel's parameters.
     """
     if not isinstance(source, str):
         raise SparsegenTypeError(f"source is a {type(source).__name__}; expected CUDA source as a str")
@@ -117,7 +118,7 @@ def execute(
     *,
     uninitialised: Sequence[int] = (),
     budget: int | None = None,
-    counters: bool = False,
+    counters: bool | counting.Device = False,
 ) -> Outcome:
     """Like `launch`, of PTX."""
     try:
@@ -223,21 +224,22 @@ class _Launch:
                     got = f"args[{position}] is writable and shares memory with args[{other}]"
                     raise SparsegenValueError(f"{got}; copy one of them")
 
-    def setup(self) -> np.ndarray:
+    def setup(self, device: counting.Device) -> np.ndarray:
         """As the executor's Setup."""
         program = self.program
         found = [
             program.frame_units, program.predicates, self._shared(), program.local_bytes, self.shared_bytes,
             program.shared_shift, program.global_shift, *self.grid, *self.block, min(self.budget, 2**62),
             min(self.warp_budget, 2**62), program.fences, program.barriers, program.warp_barriers,
-            counting.MULTIPROCESSORS, counting.L1_BYTES, counting.L2_BYTES,
+            device.multiprocessors, device.l1_bytes, device.l2_bytes,
         ]  # fmt: skip
         return np.array(found, np.int64)
 
-    def run(self, count: bool) -> Outcome:
+    def run(self, count: bool | counting.Device) -> Outcome:
         from sparsegen.ptx import _executor
 
         program = self.program
+        device = count if isinstance(count, counting.Device) else counting.Device()
         blocks = lines = None
         if count:
             grid = int(np.prod(self.grid, dtype=object))
@@ -247,7 +249,7 @@ class _Launch:
             lines = np.zeros(len(program.code), counting.INSTRUCTION)
         found = _executor.run(
             program.code, program.tables, program.constants, program.predicate_constants, program.specials,
-            bytes(self.parameters), self.setup(), self.buffers, blocks, lines,
+            bytes(self.parameters), self.setup(device), self.buffers, blocks, lines,
         )  # fmt: skip
         counters = None
         if blocks is not None and lines is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsegen.errors import SparsegenValueError
+
 MOST_BLOCKS = 1 << 20
 # requests: of a warp to global memory; sectors of 32 and lines of 128 bytes; misses in sectors; shared_waves: turns of
 # shared memory, of which bank_conflicts were more than needed; atomic_conflicts: lanes that waited for another's
@@ -34,8 +36,21 @@ BLOCK = np.dtype(
     ]
 )
 INSTRUCTION = np.dtype([(name, "u8") for name in ["executions", "lanes", "sectors", "l1_misses", "conflicts"]])
-MULTIPROCESSORS, L1_BYTES, L2_BYTES = 108, 128 << 10, 40 << 20  # the caches of an A100, until a device is named
 _LONGEST = ("longest_warp", "longest_loads")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Whose caches are modelled, by default an A100. Block b runs on multiprocessor b modulo their number."""
+
+    multiprocessors: int = 108
+    l1_bytes: int = 128 << 10
+    l2_bytes: int = 40 << 20
+
+    def __post_init__(self) -> None:
+        for name, most in (("multiprocessors", 1 << 10), ("l1_bytes", 1 << 24), ("l2_bytes", 1 << 30)):
+            if not 1 <= getattr(self, name) <= most:
+                raise SparsegenValueError(f"{name} = {getattr(self, name)}; expected 1 to {most}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,8 +85,11 @@ class Plan:
         self.checks = prelude.checks_finite(candidate)
         self.outcomes: list[ptx.Outcome] = []  # of the launches of the last call
 
-    def run(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0, counters: bool = False) -> int:
-        """x: (n,) or (n, k), y: (m,) or (m, k), in the problem's dtype and layouts; y is overwritten."""
+    def run(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0, counters=False) -> int:
+        """x: (n,) or (n, k), y: (m,) or (m, k), in the problem's dtype and layouts; y is overwritten.
+
+        counters: as `ptx.launch` takes them; they are then in `outcomes`.
+        """
         problem, candidate = self.problem, self.candidate
         self._fits(x, y)
         dtype, (input_name, output_name) = problem.dtype, ops.get(candidate.op).OPERANDS
