@@ -128,7 +128,10 @@ class Binding:
         op, pattern = ops.get(problem.op), problem.pattern
         x = op.make(problem, np.random.default_rng(CERTIFICATE_SEED))
         y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order=problem.order_c)
-        status = plan.run(x, y, 1.0, 0.0)
+        try:
+            status = plan.run(x, y, 1.0, 0.0)
+        except targets.Fault as fault:
+            raise CertificateError(f"the kernel {self.candidate.label} is at fault: {fault}") from None
         if status == 1 and self.checks_finite:
             return  # every such call is computed again
         A = sp.csr_array((self.data, pattern.indices, pattern.indptr), shape=pattern.shape)

@@ -114,7 +114,7 @@ static int sound_program(const Run *run) {
     if (run->instructions < 1 || run->instructions >= INT32_MAX || run->code[run->instructions - 1].op != (u32)EXIT ||
         run->code[run->instructions - 1].guard != -1)
         return 0; /* else a warp could run past the end */
-    if (setup->frame_units < 0 || setup->frame_units > 1 << 20 || setup->predicates < 0 ||
+    if (setup->frame_units < 0 || setup->frame_units > 1 << 18 || setup->predicates < 0 ||
         setup->predicates > 1 << 16 || setup->shared_bytes < 0 || setup->shared_bytes > 1 << 20 ||
         setup->local_bytes < 0 || setup->local_bytes > 1 << 20 || setup->shared_shift < 0 || setup->shared_shift > 3 ||
         setup->global_shift < 0 || setup->global_shift > 3 || setup->warp_barriers < 0 ||

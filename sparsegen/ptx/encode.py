@@ -15,6 +15,7 @@ from sparsegen.ptx import forms, memory, table
 from sparsegen.ptx.parse import BITS, Entry, Instruction, Module, Refused, immediate
 from sparsegen.ptx.program import INSTRUCTION, OPERANDS, SPECIALS, UNIT, Program
 
+MOST_UNITS = 1 << 18  # of registers: 16 MiB a warp
 MOST_LOCAL = 512 << 10  # bytes of a thread
 MOST_STATIC_SHARED = 48 << 10
 LIBRARY = {"vprintf": "printf", "__assertfail": "assert", "malloc": "malloc", "free": "free"}
@@ -129,7 +130,7 @@ class Encoder:
         """A place for 32 lanes."""
         at = self.units
         self.units += 32 * nbytes // UNIT
-        if self.units > 1 << 20:
+        if self.units > MOST_UNITS:
             raise self.refuse("too many registers")
         return at
 
