@@ -451,3 +451,31 @@ def test_comparisons_as_values(result, source):
     run(body + f"st.global.b{8 * to} [%rd3], {names[to]}13;\n", [a, b, out])
     for k in range(N):
         assert out[k] == ptx_oracle.expected(f"set.le.{result}.{source}", [int(a[k]), int(b[k])])
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "add.foo.s32 %r1, %r2, %r3", "add.s32 %r1, %r2, %rd3", "add.s32 %rd1, %rd2, %rd3", "add.s32 %r1, %r2",
+        "add.f16 %r1, %r2, %r3", "bfi.b64 %r1, %r2, %r3, %r4, %r5", "mul.wide.s32 %r1, %r2, %r3",
+        "add.cc.u32 %r1, %r2, %r3",
+        "ld.global.b128 %rd1, [%rd2]", "ld.global.v4.b64 {%rd1, %rd2, %rd3}, [%rd4]", "ld.surface.b32 %r1, [%rd2]",
+        "ld.global.b64 %r1, [%rd2]", "st.const.b32 [%rd1], %r2", "st.global.v2.b32 [%rd1], {%r2, %h3}",
+        "mov.u32 %tid.x, 1", "mov.u32 %r1, %clock", "mov.u32 %r1, %nothing", "mov.b64 %rd1, {%h1, %h2}",
+        "bar.sync 1", "bar.sync 0, 64", "bar.arrive 0, 64", "shfl.down.b32 %r1, %r2, 1, 31", "vote.ballot.b32 %r1, %p1",
+        "atom.global.add.s64 %rd1, [%rd2], %rd3", "atom.global.and.u32 %r1, [%rd2], %r3",
+        "red.global.cas.b32 [%rd1], %r2, %r3",
+        "cvt.sat.u8.s32 %h1, %r2", "cvt.f32.f64 %r1, %rd2", "setp.lt.b32 %p1, %r1, %r2", "setp.lt.s32 %r1, %r1, %r2",
+        "selp.b32 %r1, %r2, %r3, %r4", "tex.1d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5}]",
+        "vadd.u32.u32.u32 %r1, %r2, %r3",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r1}, {%r2}, {%r3}, {%r4}", "cp.async.bulk.commit_group",
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2}, {%r3}, {%r4}", "fence.proxy.async",
+        "mbarrier.init.shared.b64 [%rd1], 1", "elect.sync %r1|%p1, -1", "griddepcontrol.wait",
+        "ld.param.b64 %rd1, [other]",
+        "redux.sync.add.f32 %r1, %r2, -1", "match.any.sync.b16 %r1, %h2, -1", "isspacep.const %p1, %rd1",
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused_by_name(instruction):
+    outcome = ptx.execute(unit(f".loc 1 41 5\n{instruction};", 1, '.file 1 "/kernel"'), "one", 1, N, [np.zeros(N)], [0])
+    assert outcome.kind == "unsupported" and outcome.line == 41
+    assert instruction.split()[0] in outcome.message

@@ -120,7 +120,9 @@ class Encoder:
         self.origin.append(self.instruction)
 
     def width(self, name: str) -> int:
-        """Bytes of a declared register."""
+        """Bytes of a register."""
+        if name in SPECIALS:
+            return 4
         kind = self.entry.register(name)
         if kind is None or kind == "pred":
             raise self.refuse(f"{name[:40]} is no register with a value")
@@ -137,8 +139,8 @@ class Encoder:
     def register(self, name: str, nbytes: int) -> int:
         """The place of a register that must be `nbytes` wide."""
         width = self.width(name)
-        if width != nbytes:
-            raise self.refuse(f"{name} has {8 * width} bits")
+        if width != nbytes or name in SPECIALS:
+            raise self.refuse(f"{name} has {8 * width} bits" if width != nbytes else f"{name} is no register to write")
         if name not in self.places:
             self.places[name] = self.room(nbytes)
         return self.places[name]
@@ -229,11 +231,11 @@ class Encoder:
         elif root == "set" and opcode not in table.SCALARS:
             self._compare_to_value(opcode)
         elif opcode in table.SCALARS:
-            self.scalar(table.SCALARS[opcode], instruction.operands, relaxed=root == "cvt", kind=opcode.split(".")[-1])
+            self.scalar(table.SCALARS[opcode], instruction.operands, relaxed=root == "cvt")
         else:
             raise self.refuse()
 
-    def scalar(self, row: table.Scalar, operands: Sequence[str], relaxed: bool = False, kind: str = "") -> None:
+    def scalar(self, row: table.Scalar, operands: Sequence[str], relaxed: bool = False) -> None:
         """One case of the table. relaxed: registers may be wider than their values, as those of cvt may."""
         if len(operands) != 1 + len(row.operands):
             raise self.refuse(f"{len(operands)} operands")
@@ -243,8 +245,9 @@ class Encoder:
                 places.append(self.predicate(text))
                 continue
             nbytes = BITS[wanted] // 8
-            if relaxed and text.startswith("%") and text not in SPECIALS and self.width(text) > nbytes:
-                places.append(self._resized(self.register(text, self.width(text)), self.width(text), nbytes))
+            if relaxed and text.startswith("%") and self.width(text) > nbytes:
+                width = self.width(text)
+                places.append(self._resized(self.source(text, f"u{8 * width}"), width, nbytes))
             else:
                 places.append(self.source(text, wanted))
         number, result = table.NUMBER[row], operands[0]

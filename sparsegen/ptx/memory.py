@@ -48,13 +48,12 @@ def elements(text: str) -> list[str]:
 def _data_places(encoder: Encoder, texts: list[str], kind: str, store: bool) -> tuple[list[int], int]:
     """The places of the data of a load or store and the bytes of their lanes: registers may be wider than memory."""
     size = BITS[kind] // 8
-    widths = {encoder.width(text) for text in texts if text.startswith("%") and not text.startswith("%tid")}
+    widths = {encoder.width(text) for text in texts if text.startswith("%")}
     width = max(2, size) if not widths else widths.pop()
     if widths or width < size:
         raise encoder.refuse("registers of different widths, or too narrow")
-    bits = "u" if kind[0] in "ub" or not store else kind[0]
     if store:
-        return [encoder.source(text, kind if width == size else f"{bits}{8 * width}") for text in texts], width
+        return [encoder.source(text, kind if width == size else f"u{8 * width}") for text in texts], width
     return [-1 if text == "_" else encoder.register(text, width) for text in texts], width
 
 
@@ -135,7 +134,11 @@ def atomic(encoder: Encoder, parts: list[str], returns: bool) -> None:
     order, _, space, vector, _ = take(
         parts, ("relaxed", "acquire", "release", "acq_rel"), SCOPES, ("global", "shared"), ("v2", "v4"), ("noftz",)
     )
-    if len(parts) != 2 or parts[1] not in ATOMIC_TYPES.get(parts[0], ()):
+    if (
+        len(parts) != 2
+        or parts[1] not in ATOMIC_TYPES.get(parts[0], ())
+        or (not returns and parts[0] in ("cas", "exch"))
+    ):
         raise encoder.refuse()
     (what, kind), count = parts, int(vector[1]) if vector else 1
     size = BITS[kind] // 8

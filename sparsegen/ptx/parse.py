@@ -144,27 +144,30 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
     held: list[str] = []
     inside = 0
     for piece in _PIECE.findall(text):
-        before = "".join(held[:1]).strip() or "".join(held).strip() if held else ""
-        if piece == ";" and not inside:
-            yield "statement", "".join(held).strip()
-            held = []
-        elif piece == "{" and not inside and (not before or _HEADER.match(before)):
+        if inside:
+            inside += (piece == "{") - (piece == "}")
+            held.append(piece)
+            continue
+        before = "".join(held).strip()
+        if piece == ";":
+            yield "statement", before
+        elif piece == "{" and (not before or _HEADER.match(before)):
             if before:
-                yield "header", "".join(held).strip()
+                yield "header", before
             yield "open", ""
-            held = []
-        elif piece == "}" and not inside:
+        elif piece == "}":
             if before:
                 raise Refused(f"'}}' after {before[:60]!r}")
             yield "close", ""
-        elif piece == ":" and not inside and re.fullmatch(r"[\w$%]+", "".join(held).strip()):
-            yield "label", "".join(held).strip()
-            held = []
+        elif piece == ":" and re.fullmatch(r"[\w$%]+", before):
+            yield "label", before
         else:
-            inside += (piece == "{") - (piece == "}")
+            inside += piece == "{"
             held.append(piece)
-    if "".join(held).strip():
-        raise Refused(f"the PTX ends inside {''.join(held).strip()[:60]!r}")
+            continue
+        held = []
+    if rest := "".join(held).strip():
+        raise Refused(f"the PTX ends inside {rest[:60]!r}")
 
 
 class _Reader:
@@ -173,7 +176,6 @@ class _Reader:
     def __init__(self, files: dict[int, str]):
         self.files, self.line, self.depth = files, 0, 0
         self.entry: Entry | None = None
-        self.header: str | None = None
         self.scopes: list[dict[str, str]] = []  # registers of inner scopes -> the names they go by
         self.renamed = 0
         self.table: str | None = None
