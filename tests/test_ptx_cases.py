@@ -183,3 +183,23 @@ def test_hostile_sources_are_refused_and_say_nothing_of_the_host(path):
     if not path.stem.startswith(harmless):
         assert outcome.kind == "refused", outcome.message
     assert "root:" not in outcome.message and len(outcome.message) < 5000
+
+
+def test_block_sparse_products_on_tensor_cores():
+    """Asynchronous copies, matrices from shared memory and matrix products in one kernel; without a wait it is found."""
+    source = (KERNELS / "ptx" / "tensor_cores.cu").read_text()
+    rng = np.random.default_rng(17)
+    there = rng.random((5, 7)) < 0.5
+    indptr = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int32)
+    indices = np.nonzero(there)[1].astype(np.int32)
+    data = rng.standard_normal((len(indices), 16, 16)).astype(np.float16)
+    B = rng.standard_normal((7 * 16, 8)).astype(np.float16)
+    C = np.full((5 * 16, 8), np.nan, np.float32)
+    args = [5, indptr, indices, data, B, C]
+    outcome = ptx.launch(source, "spmm", 5, 32, args, [5], uninitialised=[5])
+    assert outcome.ok, outcome.message
+    exact = sp.bsr_array((data.astype(np.float64), indices, indptr), shape=(80, 112)) @ B.astype(np.float64)
+    np.testing.assert_allclose(C, exact, atol=1e-5)
+    for line, kind in (('asm volatile("cp.async.wait_group 0;\\n");', "uninitialised read"), ("__syncwarp();", "race")):
+        assert line in source
+        assert ptx.launch(source.replace(line, ""), "spmm", 5, 32, args, [5]).kind == kind
