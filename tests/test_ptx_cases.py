@@ -186,7 +186,7 @@ def test_hostile_sources_are_refused_and_say_nothing_of_the_host(path):
 
 
 def test_block_sparse_products_on_tensor_cores():
-    """Asynchronous copies, matrices from shared memory and matrix products in one kernel; without a wait it is found."""
+    """Asynchronous copies, matrices from shared memory and matrix products in one kernel; a wait left out is found."""
     source = (KERNELS / "ptx" / "tensor_cores.cu").read_text()
     rng = np.random.default_rng(17)
     there = rng.random((5, 7)) < 0.5
