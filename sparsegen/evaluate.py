@@ -19,10 +19,12 @@ from sparsegen.checks import CHECKS, References
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
 from sparsegen.problem import Problem
+from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+EMULATED_NS = 200.0  # of a usual kernel in the emulator
 CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
@@ -75,8 +77,15 @@ def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
     return Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
 
 
-def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
+def run(
+    compiled: Compiled, problem: Problem, session: Session, references: References, name: str,
+    until: float = float("inf"),
+) -> Verdict:  # fmt: skip
+    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well.
+
+    until: on time.monotonic(), when the emulator must be done: a check that would not be is left out, and the verdict
+    says what was covered. Where not one would be, some blocks are run, nothing is compared, and it stays RAN.
+    """
     entries = problem.pattern.nnz * problem.k
     slowest = getattr(targets.get(problem.target), "NS_PER_ENTRY", NS_PER_ENTRY)
     seconds = RUN_SECONDS + entries * slowest / 1e9
@@ -85,7 +94,19 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
     text = kernel_file.text(compiled.candidate)
     try:
         resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
-        for check in CHECKS:
+        emulated = problem.target == "emulator"
+        if emulated and time.monotonic() + entries * EMULATED_NS / 1e9 > until:
+            answer = session.ask("check", seconds, name=name, check=CHECKS[0], threads=1, sampled=True)
+            fault = (answer["fault"], answer["message"]) if "fault" in answer else ("", "")
+            covered = "some blocks, watched for faults; no result was compared: the budget is too short for more"
+            return replace(verdict, level=Level.RAN, fault=fault[0], message=fault[1], covered=covered, seeds=())
+        for done, check in enumerate(CHECKS):
+            begun = time.monotonic()
+            if emulated and done and begun + took > until:
+                kinds = " and ".join(each.kind for each in CHECKS[:done])
+                covered = f"{done} of {len(CHECKS)} checks ({kinds}), in full: the budget was too short for more"
+                verdict = replace(verdict, seeds=verdict.seeds[:done], covered=covered)
+                break
             for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
                 answer = session.ask("check", seconds, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
@@ -98,9 +119,28 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
                     verdict = replace(verdict, worst=max(verdict.worst, worst))
                     if not worst <= 1:
                         return replace(verdict, fault="wrong", message=_wrong(check, worst, threads))
+            took = time.monotonic() - begun
     except Died as error:
         return replace(verdict, fault=error.fault, message=str(error))
     return replace(verdict, level=Level.CORRECT)
+
+
+def estimate(
+    verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU
+) -> Verdict:
+    """The verdict of `run` with an estimate of the time on a GPU, where one can be made; it stays as correct as it is."""
+    seconds = RUN_SECONDS + problem.pattern.nnz * problem.k * NS_PER_ENTRY * 50 / 1e9
+    candidate, target = compiled.candidate, targets.get("emulator")
+    try:
+        image = target.image(target.unit(candidate, problem, composite.literals(candidate, problem)), gpu.arch)
+        answer = session.ask("estimate", seconds, name=name, gpu=gpu.name, resources=image.resources)
+    except target.CompileFailure as error:
+        return replace(verdict, message=f"no estimate: it does not compile for {gpu.arch}: {error}")
+    except Died as error:
+        return replace(verdict, message=f"no estimate: {error}")
+    if "fault" in answer:
+        return replace(verdict, level=Level.RAN, fault=answer["fault"], message=answer["message"])
+    return replace(verdict, estimated_us=answer["estimated_us"], estimate=answer)
 
 
 def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:

@@ -171,21 +171,33 @@ class _Child:
         size = sum(array.nbytes for arena in self.bound[name].arenas for array in arena.arrays.values())
         return {"pack_ms": (time.perf_counter_ns() - started) / 1e6, "packed_bytes": size}
 
-    def check(self, name: str, check: checks.Check, threads: int) -> dict:
-        """Run a candidate on the inputs of a check; y goes to the output."""
+    def check(self, name: str, check: checks.Check, threads: int, sampled: bool = False) -> dict:
+        """Run a candidate on the inputs of a check; y goes to the output. sampled: some blocks of the emulator alone."""
         bound = self.bound[name]
         data, x, y0 = checks.inputs(self.problem, check)
         bound.set_values(data)
         self.x[...], self.y[...] = x, y0
         before = bound.checksum()
         try:
-            status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta)
+            some = {"sampled": True} if sampled else {}
+            status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta, **some)
         except targets.Fault as fault:
             return {"fault": fault.kind, "message": str(fault)}
         intact = self.operands.intact() and all(arena.intact() for arena in bound.arenas)
         unchanged = before == bound.checksum() and np.array_equal(self.x, x, equal_nan=True)
         self.output[...] = self.y.ravel(order="K")
         return {"status": status, "intact": bool(intact), "unchanged": bool(unchanged)}
+
+    def estimate(self, name: str, gpu: str, resources: dict) -> dict:
+        """What a call of a candidate of the emulator, with A's own values, might take on a GPU."""
+        from sparsegen.ptx import gpus
+
+        self.bound[name].set_values(self.A.data)
+        self.x[...], self.y[...] = self.inputs[0], 0
+        try:
+            return self.bound[name].plan(1).estimate(self.x, self.y, gpus.get(gpu), resources).as_dict()
+        except targets.Fault as fault:
+            return {"fault": fault.kind, "message": str(fault)}
 
     def arm(self, name: str, bound: str, threads: int) -> dict:
         """Make a candidate with A's own values an arm; answers with a first rough time."""

@@ -147,5 +147,5 @@ def test_long_and_strange_texts_are_refused_quickly():
 
 
 def test_counters_have_the_layout_of_the_executor():
-    assert counters.BLOCK.itemsize == 16 * 8 and counters.INSTRUCTION.itemsize == 5 * 8
+    assert counters.BLOCK.itemsize == 18 * 8 and counters.INSTRUCTION.itemsize == 5 * 8
     assert encode.INSTRUCTION.itemsize == 88

@@ -8,6 +8,7 @@ Not covered: kernels whose blocks wait for each other, or whose warps wait for a
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import re
 from collections.abc import Sequence
@@ -119,14 +120,15 @@ def execute(
     uninitialised: Sequence[int] = (),
     budget: int | None = None,
     counters: bool | counting.Device = False,
+    stride: int = 1,
 ) -> Outcome:
-    """Like `launch`, of PTX."""
+    """Like `launch`, of PTX. stride: run one of so many blocks, from the middle of the first so many."""
     try:
         program = _encoded(text, entry)
     except parse.Refused as refused:
         kind = REFUSED if refused.never else "unsupported"
         return Outcome(kind, f"{kind}: {refused.what}", refused.line)
-    return _Launch(program, grid, block, args, writable, shared_bytes, uninitialised, budget).run(counters)
+    return _Launch(program, grid, block, args, writable, shared_bytes, uninitialised, budget, stride).run(counters)
 
 
 @functools.lru_cache(maxsize=64)
@@ -159,8 +161,8 @@ def _three(name: str, given: int | Sequence[int], most: tuple[int, int, int]) ->
 class _Launch:
     """A program with its arguments, checked and laid out."""
 
-    def __init__(self, program: Program, grid, block, args, writable, shared_bytes, uninitialised, budget):
-        self.program, self.args = program, list(args)
+    def __init__(self, program: Program, grid, block, args, writable, shared_bytes, uninitialised, budget, stride=1):
+        self.program, self.args, self.stride = program, list(args), stride
         self.grid = _three("grid", grid, (2**31 - 1, 65535, 65535))
         self.block = _three("block", block, (1024, 1024, 64))
         threads = int(np.prod(self.block))
@@ -193,6 +195,8 @@ class _Launch:
             self._place(position, argument, position in writable, position in uninitialised)
         self._apart(writable)
         nbytes = sum(array.nbytes for array, _, _ in self.buffers)
+        if not 1 <= stride <= math.prod(self.grid):
+            raise SparsegenValueError(f"stride = {stride}; expected 1 to the number of blocks")
         self.budget = budget if budget is not None else _BASE_BUDGET + _BYTE_BUDGET * nbytes
         self.warp_budget = min(self.budget, budget if budget is not None else _BASE_WARP + _BYTE_WARP * nbytes)
         if self.budget < 0:
@@ -231,7 +235,8 @@ class _Launch:
             program.frame_units, program.predicates, self._shared(), program.local_bytes, self.shared_bytes,
             program.shared_shift, program.global_shift, *self.grid, *self.block, min(self.budget, 2**62),
             min(self.warp_budget, 2**62), program.fences, program.barriers, program.warp_barriers,
-            device.multiprocessors, device.l1_bytes, device.l2_bytes,
+            device.multiprocessors, device.l1_bytes, device.l2_bytes, device.l1_cycles, device.l2_cycles,
+            device.memory_cycles, self.stride,
         ]  # fmt: skip
         return np.array(found, np.int64)
 
@@ -253,11 +258,12 @@ class _Launch:
         )  # fmt: skip
         counters = None
         if blocks is not None and lines is not None:
-            counters = counting.Counters(blocks, lines, program.texts, program.lines)
+            ran = blocks[self.stride // 2 :: self.stride]
+            counters = counting.Counters(ran, lines, program.texts, program.lines, found[-1], len(blocks))
         return self._outcome(found, counters)
 
     def _outcome(self, found: tuple[int, ...], counters: counting.Counters | None) -> Outcome:
-        number, pc, block, thread, buffer, offset, size, access, other, other_access, total = found
+        number, pc, block, thread, buffer, offset, size, access, other, other_access, total, _ = found
         kind = KINDS[number]
         if kind == "ok":
             return Outcome("ok", f"{total} instructions of warps", counters=counters)

@@ -110,7 +110,7 @@ static int load_matrix(Block *block, Warp *warp, const Instruction *i, s64 pc, u
             ((u32 *)(void *)REGISTER(1 + k))[lane] = PACKED(pair[0], pair[1]);
         }
     if (block->counters) {
-        for (u32 k = 0; k < i->count; ++k) count_shared(block, pc, address, 255u << 8 * k, 16, READING);
+        for (u32 k = 0; k < i->count; ++k) count_shared(block, warp, pc, address, 255u << 8 * k, 16, READING);
     }
     return OK;
 }

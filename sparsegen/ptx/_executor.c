@@ -53,6 +53,64 @@ static const char *roles(const Instruction *i) {
     }
 }
 
+/* Which of those operands are results, as bits. */
+static u32 results(const Instruction *i) {
+    switch (i->op) {
+        case LOAD:
+        case PARAMETER: return 0x1fe;
+        case ATOMIC: return 0xf0;
+        case SHUFFLE:
+        case MATCH: return 0x11;
+        case LOAD_MATRIX: return 0x1e;
+        case MATRIX_MULTIPLY: return 0xf;
+        case UNPACK: return 0x1e;
+        case STORE:
+        case WARP_BARRIER:
+        case COPY_ASYNC:
+        case BRANCH_TABLE: return 0;
+        default: return 1;
+    }
+}
+
+static u8 cycles_of(const Instruction *i) {
+    switch (i->op) {
+        case PACK:
+        case UNPACK:
+        case RESIZE: return 0; /* names of registers */
+        case SHUFFLE:
+        case VOTE:
+        case MATCH:
+        case REDUCE:
+        case LOAD_MATRIX: return EXCHANGE_CYCLES;
+        case MATRIX_MULTIPLY: return MATRIX;
+        default: return ARITHMETIC;
+    }
+}
+
+/* What an instruction waits for and what waits for it. */
+static Flow flow_of(const Run *run, const Instruction *i) {
+    Flow flow = {.cycles = cycles_of(i)};
+    const s32 first_predicate = (s32)run->setup.frame_units;
+    const u8 *wide = i->op < (u32)SCALAR_CASES ? widths[i->op] : NULL;
+    const int scalar = wide != NULL, test = scalar && wide[0] == 255;
+    const char *role = scalar ? "" : roles(i);
+    if (i->guard >= 0) flow.read[flow.reads++] = first_predicate + i->guard;
+    for (int k = 0; k < MOST_OPERANDS && (scalar ? k < 6 : role[k] != 0); ++k) {
+        const u8 width = scalar && k < 5 ? wide[k] : 0;
+        int predicate = scalar ? width == 255 : role[k] == 'p' || role[k] == 'q';
+        if (test && k >= 4) predicate = 1;
+        else if (scalar ? !width : role[k] == '.') continue;
+        if (i->operand[k] < 0) continue;
+        const s32 place = predicate ? first_predicate + i->operand[k] : i->operand[k];
+        const int written = scalar ? k == 0 || (test && k == 4) : results(i) >> k & 1;
+        if (written && flow.writes < 9) flow.write[flow.writes++] = place;
+        else if (!written && flow.reads < 12) flow.read[flow.reads++] = place;
+    }
+    flow.ends = i->op == BRANCH || i->op == BRANCH_TABLE || i->op == EXIT || i->op == BARRIER || i->op == BARRIER_VOTE ||
+                i->op == WARP_BARRIER;
+    return flow;
+}
+
 static int power_of_two(u32 x) { return x && !(x & (x - 1)); }
 
 /* Whether an instruction can be run without looking again. */
@@ -120,7 +178,9 @@ static int sound_program(const Run *run) {
         setup->global_shift < 0 || setup->global_shift > 3 || setup->warp_barriers < 0 ||
         setup->warp_barriers > 1 << 16 || setup->multiprocessors < 1 || setup->multiprocessors > 1 << 10 ||
         setup->l1_bytes < 0 || setup->l1_bytes > 1 << 24 || setup->l2_bytes < 0 || setup->l2_bytes > 1 << 30 ||
-        setup->budget < 0 || setup->warp_budget < 0)
+        setup->budget < 0 || setup->warp_budget < 0 || setup->l1_cycles < 0 || setup->l1_cycles > 1 << 20 ||
+        setup->l2_cycles < 0 || setup->l2_cycles > 1 << 20 || setup->memory_cycles < 0 ||
+        setup->memory_cycles > 1 << 20 || setup->stride < 1 || setup->stride > INT32_MAX)
         return 0;
     u64 threads = 1;
     for (int k = 0; k < 3; ++k) {
@@ -168,12 +228,16 @@ static int execute(Run *run) {
     u32 *seen = calloc((size_t)frames * (setup->warp_barriers + 1), sizeof(u32));
     block.shared = malloc((size_t)setup->shared_bytes + 1);
     const int counted = run->blocks != NULL;
+    const size_t places = (size_t)(setup->frame_units + setup->predicates) + 1;
+    u64 *cycles = counted ? calloc(frames * places, sizeof(u64)) : NULL;
     if (counted) run->l1 = calloc((size_t)setup->multiprocessors, sizeof(Cache));
+    if (counted) run->flows = calloc((size_t)run->instructions, sizeof(Flow));
     if (setup->fences && blocks <= 1 << 20) run->releases = calloc((size_t)blocks, sizeof(Release));
-    int complete = warps && registers && local && predicates && seen && block.shared && (!counted || run->l1) &&
+    int complete = warps && registers && local && predicates && seen && block.shared && (!counted || (run->l1 && run->flows && cycles)) &&
                    shadow_make(&block.shadow, (u64)setup->shared_bytes, (int)setup->shared_shift);
     if (complete && counted) {
         complete = cache_make(&run->l2, (u64)setup->l2_bytes, 16);
+        for (s64 k = 0; k < run->instructions; ++k) run->flows[k] = flow_of(run, &run->code[k]);
         for (s64 k = 0; k < setup->multiprocessors; ++k) complete &= cache_make(&run->l1[k], (u64)setup->l1_bytes, 4);
     }
     for (s64 k = 0; complete && k < run->buffer_count; ++k)
@@ -186,6 +250,7 @@ static int execute(Run *run) {
             warp->frame = registers + frame_bytes * k, warp->local = local + local_bytes * k;
             warp->predicates = predicates + (size_t)k * setup->predicates,
             warp->seen = seen + (size_t)k * setup->warp_barriers;
+            warp->ready = counted ? cycles + places * k : NULL;
             for (s64 c = 0; c < run->constant_count; ++c)
                 for (u32 lane = 0; lane < 32; ++lane)
                     set_value(warp->frame + run->constants[3 * c] * UNIT, lane, (u32)run->constants[3 * c + 1],
@@ -197,11 +262,17 @@ static int execute(Run *run) {
         status = run_grid(run, &block, warps) ? (int)run->fault.kind : OK;
     }
     run->fault.kind = status;
-    for (s64 k = 0; k < run->buffer_count; ++k) shadow_free(&run->buffers[k].shadow);
+    for (s64 k = 0; k < run->buffer_count; ++k) {
+        const Buffer *buffer = &run->buffers[k];
+        for (u64 line = 0; buffer->turns && line <= buffer->length / 128; ++line)
+            if (buffer->turns[line] > run->hottest) run->hottest = buffer->turns[line];
+        free(buffer->turns);
+        shadow_free(&run->buffers[k].shadow);
+    }
     shadow_free(&block.shadow);
     for (s64 k = 0; run->l1 && k < setup->multiprocessors; ++k) free(run->l1[k].lines);
     for (u32 k = 0; warps && k < frames; ++k) free(warps[k].copies), free(warps[k].met);
-    free(run->l1), free(run->l2.lines), free(run->releases);
+    free(run->l1), free(run->l2.lines), free(run->releases), free(run->flows), free(cycles);
     free(warps), free(registers), free(local), free(predicates), free(seen), free(block.shared);
     return status;
 }
@@ -216,7 +287,7 @@ static int take_buffers(Run *run, PyObject *listed, Py_buffer *views, Py_ssize_t
         int writable, fresh;
         if (!item || !PyArg_ParseTuple(item, "Opp", &array, &writable, &fresh)) return 0;
         if (PyObject_GetBuffer(array, &views[k], writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) return 0;
-        run->buffers[k] = (Buffer){views[k].buf, (u64)views[k].len, writable, fresh, {NULL, NULL, 0, 0}};
+        run->buffers[k] = (Buffer){views[k].buf, (u64)views[k].len, writable, fresh, {NULL, NULL, 0, 0}, NULL};
         run->buffer_count = k + 1;
     }
     return 1;
@@ -266,10 +337,10 @@ static PyObject *run_program(PyObject *self, PyObject *args) {
     if (status == NO_MEMORY) PyErr_NoMemory();
     else if (status != INTERRUPTED) {
         const Fault *f = &run.fault;
-        answer = Py_BuildValue("(LLLLLLLLLLK)", (long long)f->kind, (long long)f->pc, (long long)f->block,
+        answer = Py_BuildValue("(LLLLLLLLLLKK)", (long long)f->kind, (long long)f->pc, (long long)f->block,
                                (long long)f->thread, (long long)f->buffer, (long long)f->offset, (long long)f->size,
                                (long long)f->access, (long long)f->other, (long long)f->other_access,
-                               (unsigned long long)run.total);
+                               (unsigned long long)run.total, (unsigned long long)run.hottest);
     }
 done:
     for (s64 k = 0; arrays && k < run.buffer_count; ++k) PyBuffer_Release(&arrays[k]);

@@ -39,6 +39,7 @@ static void begin_warp(Block *block, Warp *warp, u32 index) {
     if (run->setup.warp_barriers) memset(warp->seen, 0, (size_t)run->setup.warp_barriers * sizeof(u32));
     for (u32 lane = 0; lane < 32; ++lane) warp->lane_serial[lane] = block->barrier;
     warp->apart = 0;
+    if (block->counters) path_begin(warp);
     for (s64 k = 0; k < run->special_count; ++k) {
         u32 *to = (u32 *)(void *)(warp->frame + (size_t)(u32)run->specials[2 * k + 1] * UNIT);
         const s32 which = run->specials[2 * k];
@@ -72,7 +73,7 @@ static int cross_barrier(Block *block, Warp *warps) {
         run->fault.other = -1;
         return -fail(block, warps, BARRIER_FAULT, at, missing);
     }
-    if (block->counters) ++block->counters->barriers;
+    if (block->counters) ++block->counters->barriers, path_meet(warps, block->warps);
     block->barrier = ++run->serial;
     for (u32 k = 0; k < block->warps; ++k) {
         Warp *warp = &warps[k];
@@ -130,6 +131,8 @@ static int run_block(Block *block, Warp *warps) {
             if (block->counters) {
                 if (warp->done > block->counters->longest_warp) block->counters->longest_warp = warp->done;
                 if (warp->loads > block->counters->longest_loads) block->counters->longest_loads = warp->loads;
+                if (path_length(warp) > block->counters->longest_path)
+                    block->counters->longest_path = path_length(warp);
             }
         }
         more = together ? cross_barrier(block, warps) : 0;
@@ -142,7 +145,7 @@ static int run_block(Block *block, Warp *warps) {
 static int run_grid(Run *run, Block *block, Warp *warps) {
     const Setup *setup = &run->setup;
     const s64 blocks = setup->grid[0] * setup->grid[1] * setup->grid[2];
-    for (block->index = 0; block->index < blocks; ++block->index) {
+    for (block->index = setup->stride / 2; block->index < blocks; block->index += setup->stride) {
         block->at[0] = block->index % setup->grid[0];
         block->at[1] = block->index / setup->grid[0] % setup->grid[1];
         block->at[2] = block->index / setup->grid[0] / setup->grid[1];

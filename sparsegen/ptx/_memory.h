@@ -106,9 +106,10 @@ static inline u64 address_of(const Warp *warp, const Instruction *i, u32 k, u32 
     return base + (u64)i->immediate;
 }
 
-static void count_access(Block *block, s64 pc, const u64 *address, u32 mask, u32 bytes, int in_shared, int access) {
-    if (in_shared) count_shared(block, pc, address, mask, bytes, access);
-    else count_global(block, pc, address, mask, bytes, access);
+static void count_access(Block *block, Warp *warp, s64 pc, const u64 *address, u32 mask, u32 bytes, int in_shared,
+                         int access) {
+    if (in_shared) count_shared(block, warp, pc, address, mask, bytes, access);
+    else count_global(block, warp, pc, address, mask, bytes, access);
 }
 
 /* operand 0: the address; 1 to 8: the data, -1 where it is not wanted */
@@ -141,7 +142,7 @@ static int load_or_store(Block *block, Warp *warp, const Instruction *i, s64 pc,
             synchronise(block, warp, thread, i->flags & ACQUIRE, i->flags & RELEASE);
     }
     if (block->counters && buffer != IN_LOCAL)
-        count_access(block, pc, address, mask, bytes, buffer == IN_SHARED, access);
+        count_access(block, warp, pc, address, mask, bytes, buffer == IN_SHARED, access);
     return OK;
 }
 
@@ -209,7 +210,7 @@ static int atomic(Block *block, Warp *warp, const Instruction *i, s64 pc, u32 fi
         }
         synchronise(block, warp, thread, i->operand[4] >= 0, 1);
     }
-    if (block->counters) count_access(block, pc, address, mask, bytes, in_shared, CHANGING);
+    if (block->counters) count_access(block, warp, pc, address, mask, bytes, in_shared, CHANGING);
     return OK;
 }
 
@@ -279,6 +280,6 @@ static int copy_async(Block *block, Warp *warp, const Instruction *i, s64 pc, u3
         }
         warp->copies[warp->copy_count++] = copy;
     }
-    if (block->counters && taking) count_access(block, pc, from, taking, i->size, 0, READING);
+    if (block->counters && taking) count_access(block, warp, pc, from, taking, i->size, 0, READING);
     return OK;
 }

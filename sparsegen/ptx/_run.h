@@ -128,6 +128,7 @@ watch: /* for the next program counter where others are, to join them or to let 
         if (counters) {
             ++run->lines[pc].executions;
             run->lines[pc].lanes += (u32)__builtin_popcount(mask), counters->lanes += (u32)__builtin_popcount(mask);
+            issue(warp, &run->flows[pc]);
         }
         if (!mask) continue;
         if (i->op >= (u32)WARP_BARRIER && i->op <= (u32)ACTIVE &&

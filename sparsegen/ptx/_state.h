@@ -81,6 +81,7 @@ typedef struct {
     u64 length;
     int writable, fresh; /* fresh: its content counts as never written */
     Shadow shadow;
+    u32 *turns; /* of atomics, by line of 128 bytes; made when first counted */
 } Buffer;
 
 typedef struct {
@@ -111,7 +112,15 @@ typedef struct {
     u32 *seen;           /* by warp barrier: the lanes that came to it */
     Copy *copies;
     u32 copy_count, copy_room, copy_group[32]; /* groups a lane has committed */
+    /* cycles, see _scoreboard.h: */
+    u64 *ready;                                       /* of each register, then of each predicate */
+    u64 origin, began, issued, issued_at, start, port, latest; /* of: the warp, its basic block, ... */
 } Warp;
+
+typedef struct { /* what an instruction reads and writes, as places in `ready` */
+    s32 read[12], write[9];
+    u8 reads, writes, cycles, ends; /* ends: a basic block */
+} Flow;
 
 typedef struct {
     u64 tag;
@@ -126,7 +135,8 @@ typedef struct {
 
 typedef struct { /* per block, as in counters.py */
     u64 instructions, lanes, requests, sectors, lines, bytes, l1_misses, l2_misses, shared_waves, bank_conflicts;
-    u64 atomics, atomic_conflicts, divergent_branches, barriers, longest_warp, longest_loads;
+    u64 atomics, atomic_conflicts, divergent_branches, barriers, longest_warp, longest_loads, longest_path;
+    u64 atomic_turns;
 } BlockCounters;
 
 typedef struct { /* per instruction */
@@ -142,6 +152,7 @@ typedef struct { /* as in encode.py */
     s64 frame_units, predicates, shared_bytes, local_bytes, dynamic_bytes, shared_shift, global_shift;
     s64 grid[3], block[3];
     s64 budget, warp_budget, fences, barriers, warp_barriers, multiprocessors, l1_bytes, l2_bytes;
+    s64 l1_cycles, l2_cycles, memory_cycles, stride; /* of every `stride` blocks one is run */
 } Setup;
 
 typedef struct Run {
@@ -160,7 +171,7 @@ typedef struct Run {
     s64 special_count;
     const u8 *parameters;
     s64 parameter_bytes;
-    u64 serial, total, next_pause;
+    u64 serial, total, next_pause, hottest; /* hottest: turns of atomics on one line */
     Release *releases; /* of each block, only where the program has fences */
     int (*pause)(struct Run *);
     void *state;
@@ -168,6 +179,7 @@ typedef struct Run {
     BlockCounters *blocks; /* NULL: nothing is counted */
     LineCounters *lines;
     Cache *l1, l2;
+    Flow *flows;
 } Run;
 
 typedef struct {

@@ -1,12 +1,13 @@
 """CUDA without a GPU: the kernels of the target cuda as PTX, executed by `sparsegen.ptx` with every access checked.
 
-x and y are NumPy arrays. A call is exact about faults and says nothing about time.
+x and y are NumPy arrays. A call is exact about faults; what it might take on a GPU, `Plan.estimate` guesses.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from sparsegen.errors import SparsegenValueError
 from sparsegen.formats import Packed
 from sparsegen.nvrtc import CompileFailure as CompileFailure
 from sparsegen.problem import Problem
+from sparsegen.ptx import counters as counting
+from sparsegen.ptx import estimate, gpus
 from sparsegen.screen import cuda as cuda_screen
 from sparsegen.targets import Fault
 
@@ -24,6 +27,7 @@ LANGUAGE = "cuda"
 COPIES = False  # bind leaves the arrays where they are
 NS_PER_ENTRY = 20_000.0  # of a very slow kernel
 ARCH = "sm_80"  # what kernels are compiled for: the oldest that has all they may use
+GPU = "A100"  # whose times are estimated where nobody says otherwise
 
 
 def available() -> str | None:
@@ -56,6 +60,12 @@ def build(text: str) -> Path:
     return cache.binary_path(key, write)
 
 
+@functools.lru_cache(maxsize=64)
+def image(text: str, arch: str) -> nvrtc.Image:
+    """The CUBIN of a translation unit, with the registers and the shared memory of its kernels. Raises CompileFailure."""
+    return nvrtc.compile(text, arch)
+
+
 def load(path: Path) -> str:
     """The PTX that `bind` takes."""
     return Path(path).read_bytes().partition(b"\0")[0].decode()
@@ -84,18 +94,41 @@ class Plan:
         self.packs, self.arrays = packs, arrays
         self.checks = prelude.checks_finite(candidate)
         self.outcomes: list[ptx.Outcome] = []  # of the launches of the last call
+        self.shapes: list[tuple[str, int, int]] = []  # entry, block, dynamic shared memory of each
 
-    def run(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0, counters=False) -> int:
+    def estimate(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> estimate.Estimate:
+        """Of a call of which the operands that fit the L2 of the GPU are there. resources: of the kernels built for it.
+
+        Of a large problem some blocks are run, where none needs what others leave in scratch memory.
+        """
+        nbytes = x.nbytes + y.nbytes + sum(array.nbytes for own in self.arrays for array in own.values())
+
+        def device(entry: str, block: int, shared_bytes: int) -> counting.Device:
+            return estimate.device(gpu, resources[entry], block, shared_bytes, nbytes)
+
+        self.run(x, y, counters=device, sampled=not self.candidate.scratch)
+        launches = [
+            estimate.launch(gpu, outcome.counters, resources[entry], block, shared, first=not turn)
+            for turn, (outcome, (entry, block, shared)) in enumerate(zip(self.outcomes, self.shapes, strict=True))
+            if outcome.counters is not None
+        ]
+        return estimate.joined(launches, cleared=bool(self.candidate.zero))
+
+    def run(
+        self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0,
+        counters: bool | counting.Device | Callable[[str, int, int], counting.Device] = False, sampled: bool = False,
+    ) -> int:  # fmt: skip
         """x: (n,) or (n, k), y: (m,) or (m, k), in the problem's dtype and layouts; y is overwritten.
 
-        counters: as `ptx.launch` takes them; they are then in `outcomes`.
+        counters: as `ptx.launch` takes them, or the device for an entry, block and dynamic shared memory; they are then
+        in `outcomes`. sampled: of a large problem, run some blocks alone, so that y is not all computed.
         """
         problem, candidate = self.problem, self.candidate
         self._fits(x, y)
         dtype, (input_name, output_name) = problem.dtype, ops.get(candidate.op).OPERANDS
         bytes_of = {"INDEX": problem.index_dtype, "OFFSET": problem.offset_dtype, "ACC": dtype, "VALUE": dtype}
         status, scratch, unwritten = np.zeros(1, np.uint32), {}, set()
-        self.outcomes = []
+        self.outcomes, self.shapes = [], []
         if candidate.zero:
             y[...] = 0 if beta == 0 else y * dtype.type(beta)
         elif beta == 0:
@@ -117,13 +150,18 @@ class Plan:
                 grid = evaluate(launch.grid, names)
                 if not grid:  # nothing to do: no rows, say
                     continue
+                shape = launch.entry, evaluate(launch.block, names), evaluate(launch.shared_bytes, names)
+                device = counters(*shape) if callable(counters) else counters
+                entries = problem.pattern.nnz * problem.k if sampled else 0
+                processors = device.multiprocessors if isinstance(device, counting.Device) else 1
                 outcome = ptx.execute(
-                    self.text, launch.entry, grid, evaluate(launch.block, names), [known[name] for name in order],
+                    self.text, launch.entry, grid, shape[1], [known[name] for name in order],
                     writable=[order.index(name) for name in (output_name, "status", *scratch)],
-                    shared_bytes=evaluate(launch.shared_bytes, names), counters=counters,
+                    shared_bytes=shape[2], counters=device, stride=estimate.stride(entries, grid, processors),
                     uninitialised=[order.index(name) for name in unwritten],
                 )  # fmt: skip
                 self.outcomes.append(outcome)
+                self.shapes.append(shape)
                 if not outcome.ok:
                     raise Fault(outcome.kind, outcome.message)
                 unwritten.clear()
