@@ -205,8 +205,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             time = ""
             if record.get("measured_us"):
                 time = f"{record['measured_us']:.4g} us, scipy {record['scipy_us']:.4g} us"
-            if estimate := record.get("estimate"):
-                time = f"{record['estimated_us']:.4g} us on {estimate['device']}, {estimate['binds']} ({estimate['label']})"
+            if found := record.get("estimate"):
+                time = f"{record['estimated_us']:.4g} us on {found['device']}, {found['binds']} ({found['label']})"
             print(f"{record['label']}  {record['level']}  {time}{fault}", flush=True)
     if options.json:
         _print(options, {"kernel": options.kernel, "matrix": options.matrix, "instances": records}, "")

@@ -28,6 +28,7 @@ from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.ptx import gpus
 from sparsegen.search import Outcome, Tried, search
 from sparsegen.targets import cpu
 
@@ -48,7 +49,7 @@ def compile(
     k: int | None = None,
     dtype=None,
     target: str = "auto",
-    device: int | None = None,
+    device: int | str | None = None,
     arch: str | None = None,
     budget: float = 2.0,
     expected_calls: float | None = None,
@@ -66,8 +67,9 @@ def compile(
     A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards.
     op: "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
     kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline.
-    target: "cpu", "cuda", or "auto": cuda if a GPU is usable; "emulator" executes CUDA without one and gives the first
-    kernel that it verifies, untimed. arch ("sm_90") cross-compiles CUDA for a GPU elsewhere and returns an Artifact.
+    target: "cpu", "cuda", or "auto": cuda if a GPU is usable; "emulator" executes CUDA without one and gives the
+    verified kernel of the least estimated time on `device`, such as "H200", by default "A100". target "cuda" with such
+    a device, or with arch ("sm_90"), is for a GPU elsewhere: it returns an Artifact that the emulator has verified.
     budget: seconds for the whole search, best so far. expected_calls: spend no more than so many calls can win back.
     threads: that a call may use, all cores allowed by default; the same limit holds for the baselines.
     facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
@@ -84,6 +86,8 @@ def compile(
         model=_model(model), seed=seed,
     )  # fmt: skip
     _validate(options)
+    gpu, arch = gpus.asked(device, target, arch)
+    options["arch"] = arch
     target = _target(target, arch)
     if target == "cpu" and cpu.available() is None and budget >= LEAST_BUDGET:
         fence.warm()
@@ -94,7 +98,10 @@ def compile(
         matrix = _cast(matrix, wanted)
     problem, reason = _problem(matrix, options, target)
     if target == "cuda" and arch is not None:
-        return Artifact.cross_compile(matrix, problem, arch)
+        left = 0.0 if reason else budget
+        return Artifact.cross_compile(matrix, problem, arch, gpu, left, max_candidates, seed)
+    if gpu is not None:
+        problem = replace(problem, device=f"{problem.device}, times estimated of {gpu.name}")
     own = _cast(matrix, problem.dtype)
     if reason is None:
         reason = _not_worth(own, problem, budget, expected_calls)
@@ -111,7 +118,7 @@ def compile(
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
     proposed = proposers.Proposers(problem, options["model"], left)
-    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules)
+    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules, gpu)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}
     kernel = _kernel(outcome, matrix, problem, options, started, written)
@@ -180,7 +187,7 @@ def _validate(options: dict) -> None:
         ("threads", 1, True), ("seed", 0, True), ("device", 0, True),
     ):  # fmt: skip
         value = options[name]
-        if value is None:
+        if value is None or (name == "device" and isinstance(value, str)):
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer) if whole else (int, float, np.number)):
             kind = "an integer" if whole else "a number"
@@ -191,7 +198,7 @@ def _validate(options: dict) -> None:
         if not isinstance(options[name], (bool, np.bool_)):
             raise SparsegenTypeError(f"{name} = {options[name]!r}; expected True or False")
     own = options["target"] in ("cpu", "emulator")
-    if options["device"] is not None and own:
+    if options["device"] is not None and not isinstance(options["device"], str) and own:
         got = f"device = {options['device']} with target = {options['target']!r}"
         raise SparsegenValueError(f"{got}; expected target = 'cuda'")
     if options["cache"]:

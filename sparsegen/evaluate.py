@@ -18,6 +18,7 @@ from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
+from sparsegen.nvrtc import Image
 from sparsegen.problem import Problem
 from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Verdict
@@ -97,9 +98,10 @@ def run(
         emulated = problem.target == "emulator"
         if emulated and time.monotonic() + entries * EMULATED_NS / 1e9 > until:
             answer = session.ask("check", seconds, name=name, check=CHECKS[0], threads=1, sampled=True)
-            fault = (answer["fault"], answer["message"]) if "fault" in answer else ("", "")
             covered = "some blocks, watched for faults; no result was compared: the budget is too short for more"
-            return replace(verdict, level=Level.RAN, fault=fault[0], message=fault[1], covered=covered, seeds=())
+            verdict = replace(verdict, level=Level.RAN, covered=covered, seeds=())
+            return replace(verdict, fault=answer.get("fault", ""), message=answer.get("message", ""))
+        took = 0.0
         for done, check in enumerate(CHECKS):
             begun = time.monotonic()
             if emulated and done and begun + took > until:
@@ -125,15 +127,21 @@ def run(
     return replace(verdict, level=Level.CORRECT)
 
 
+def image(compiled: Compiled, problem: Problem, arch: str) -> Image:
+    """The CUBIN of a candidate of the emulator, from memory where it was asked for lately. Raises CompileFailure."""
+    candidate, target = compiled.candidate, targets.get("emulator")
+    return target.image(target.unit(candidate, problem, composite.literals(candidate, problem)), arch)
+
+
 def estimate(
     verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU
 ) -> Verdict:
-    """The verdict of `run` with an estimate of the time on a GPU, where one can be made; it stays as correct as it is."""
-    seconds = RUN_SECONDS + problem.pattern.nnz * problem.k * NS_PER_ENTRY * 50 / 1e9
-    candidate, target = compiled.candidate, targets.get("emulator")
+    """The verdict of `run` with an estimate of the time on a GPU, or a message why there is none."""
+    target = targets.get("emulator")
+    seconds = RUN_SECONDS + problem.pattern.nnz * problem.k * target.NS_PER_ENTRY / 1e9
     try:
-        image = target.image(target.unit(candidate, problem, composite.literals(candidate, problem)), gpu.arch)
-        answer = session.ask("estimate", seconds, name=name, gpu=gpu.name, resources=image.resources)
+        resources = image(compiled, problem, gpu.arch).resources
+        answer = session.ask("estimate", seconds, name=name, gpu=gpu.name, resources=resources)
     except target.CompileFailure as error:
         return replace(verdict, message=f"no estimate: it does not compile for {gpu.arch}: {error}")
     except Died as error:

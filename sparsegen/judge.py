@@ -15,7 +15,6 @@ from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
 from sparsegen.ptx import gpus
-from sparsegen.targets import emulator
 from sparsegen.verdict import Level, Verdict
 
 ROUNDS = 8
@@ -53,7 +52,7 @@ def instances(
     problem = engine.problem_of(A, op=op, k=k, threads=threads or 1, facts=facts, target=target)
     if device is not None and target != "emulator":
         raise SparsegenValueError(f"device = {device!r} with target = {target!r}; expected target = 'emulator'")
-    gpu = gpus.get(device or emulator.GPU)
+    gpu = gpus.get(device or gpus.USUAL)
     if target == "cuda":
         from sparsegen.targets import cuda
 
@@ -108,7 +107,8 @@ def _record(each: Candidate, verdict: Verdict, scipy_us: float | None) -> dict:
     measured = verdict.measured
     return {
         "label": each.label, "language": each.language, "op": each.op, "format": each.format,
-        "params": dict(each.params), "verdict": verdict.fault or verdict.level.name.lower(), "level": verdict.level.name, "fault": verdict.fault, "message": verdict.message,
+        "params": dict(each.params), "verdict": verdict.fault or verdict.level.name.lower(),
+        "level": verdict.level.name, "fault": verdict.fault, "message": verdict.message,
         "worst": None if np.isnan(verdict.worst) else verdict.worst, "seeds": list(verdict.seeds),
         "measured_us": measured.median_us if measured else None, "p20_us": measured.p20_us if measured else None,
         "p80_us": measured.p80_us if measured else None, "scipy_us": scipy_us, "resources": dict(verdict.resources),

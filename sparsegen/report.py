@@ -19,7 +19,8 @@ MEASURED = (
 
 
 class Report(Mapping):
-    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit.
+    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit,
+    estimated_us, where there is one, a model's of a GPU that is not here.
 
     Numbers are finite: what is not known, or is no number, is None. baselines: name -> times, or why it was not used;
     candidates: what came of each that was tried, and its origin; model: what the learned generator wrote, or why it was
@@ -124,6 +125,8 @@ def _tried(entry: Mapping) -> str:
     if entry.get("fault"):
         return f"{entry['level']}: {entry['fault']}: {entry['message'].splitlines()[0] if entry['message'] else ''}"
     time = entry.get("measured_us") or entry.get("rough_us")
+    if entry.get("estimated_us"):
+        return f"{entry['level']} {entry['estimated_us']:.4g} us (estimated)"
     return entry["level"] + (f" {time:.4g} us{'' if entry.get('measured_us') else ' (rough)'}" if time else "")
 
 
@@ -163,6 +166,8 @@ def made(outcome: Outcome, problem: Problem) -> dict:
     moved += ops.get(problem.op).operand_bytes(problem)
     if measured:
         report |= _limit(moved, measured, problem)
+    if winner and winner.verdict.estimate:
+        report |= {"estimated_us": winner.verdict.estimated_us, "estimate": dict(winner.verdict.estimate)}
     report |= {
         "baselines": {
             name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
@@ -182,7 +187,8 @@ def made(outcome: Outcome, problem: Problem) -> dict:
 
 
 def _verified(verdict: Verdict) -> str:
-    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}"
+    part = "" if verdict.covered == "all" else f"; {verdict.covered}"
+    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}{part}"
 
 
 def _limit(moved: float, measured_us: float, problem: Problem) -> dict:

@@ -7,6 +7,7 @@ run can tell apart: whatever differs by less is a tie, and a tie goes to the bas
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -16,10 +17,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, ops, prelude
+from sparsegen import bandwidth, baselines, checks, evaluate, fence, nvrtc, ops, prelude
 from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
+from sparsegen.ptx.estimate import LABEL
+from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Timing, Verdict
 
 logger = logging.getLogger("sparsegen")
@@ -48,12 +52,20 @@ class Tried:
     def label(self) -> str:
         return self.candidate.label
 
+    def before(self, other: Tried | None) -> bool:
+        """Whether its estimate is less; without estimates, the first stays."""
+        mine = self.verdict.estimated_us
+        if other is None or other.verdict.estimated_us is None:
+            return other is None or mine is not None
+        return mine is not None and mine < other.verdict.estimated_us
+
     def as_dict(self) -> dict:
         measured = self.verdict.measured
         return {
             "label": self.label, "origin": self.candidate.origin, "level": self.verdict.level.name,
             "fault": self.verdict.fault, "message": self.verdict.message, "worst": self.verdict.worst,
-            "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None, "threads": self.threads,
+            "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None,
+            "estimated_us": self.verdict.estimated_us, "threads": self.threads,
         }  # fmt: skip
 
 
@@ -81,16 +93,18 @@ def search(
     most: int | None,
     seed: int,
     modules: tuple[str, ...] = (),
+    gpu: GPU | None = None,
 ) -> Outcome:
     """Race at most `most` of `candidates` against the baselines for `seconds`, starting the worker apart.
 
-    A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy.
+    A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy. The target emulator races
+    nothing: the verified candidate of the least estimated time on `gpu` wins, or without one the first.
     """
     outcome = Outcome(None, "scipy", None, {}, [])
     try:
         with fence.session(problem, A, modules) as session:
             outcome.startup_ms = session.start() * 1e3
-            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome).run(candidates, most)
+            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome, gpu).run(candidates, most)
     except Died as error:
         outcome.notes.append(f"the worker could not be used: {error}")
     except OSError as error:
@@ -99,8 +113,11 @@ def search(
 
 
 class _Search:
-    def __init__(self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome):
-        self.problem, self.A, self.session = problem, A, session
+    def __init__(
+        self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome,
+        gpu: GPU | None = None,
+    ):  # fmt: skip
+        self.problem, self.A, self.session, self.gpu = problem, A, session, gpu
         self.deadline, self.seed, self.outcome = deadline, seed, outcome
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
@@ -121,21 +138,30 @@ class _Search:
         self._race()
 
     def _verify(self, candidates: Iterator[Candidate], most: int | None) -> None:
-        """Where nothing can be timed: the first candidate that is right, in the order they were proposed."""
+        """Where nothing can be timed: the right candidate of the least estimate, or the first where none is asked for.
+
+        What the budget lets be executed in part alone is tried, and no winner.
+        """
         with ThreadPoolExecutor(1) as compiler:
             for number, (candidate, made) in enumerate(self._compiled(candidates, compiler, most)):
                 name = f"candidate {number}"
                 verdict = made
                 if not isinstance(made, Verdict):
-                    verdict = evaluate.run(made, self.problem, self.session, self.references, name)
+                    verdict = evaluate.run(
+                        made, self.problem, self.session, self.references, name, self.deadline
+                    )  # fmt: skip
+                    if self.gpu and verdict.level >= Level.RAN and not verdict.fault:
+                        verdict = evaluate.estimate(verdict, made, self.problem, self.session, name, self.gpu)
                     self._ask_quietly("drop", names=[name])
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 self.outcome.tried.append(tried)
-                if verdict.level >= Level.CORRECT:
+                if verdict.level >= Level.CORRECT and tried.before(self.outcome.winner):
                     self.outcome.winner = tried
-                    self.outcome.notes.append("executed without a GPU: verified, chosen by rule, not by measurement")
-                if self.outcome.winner or time.monotonic() > self.deadline:
+                if (self.outcome.winner and not self.gpu) or time.monotonic() > self.deadline:
                     break
+        if self.outcome.winner:
+            how = f"by times on {self.gpu.name} that are {LABEL}" if self.gpu else "by rule"
+            self.outcome.notes.append(f"executed without a GPU: verified, chosen {how}, not by measurement")
 
     def _prepare_baselines(self, names: list[str]) -> None:
         for name in names:
@@ -172,7 +198,11 @@ class _Search:
             yield candidate, future.result()
 
     def _compile(self, candidate: Candidate) -> evaluate.Compiled | Verdict:
-        return evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
+        made = evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
+        if self.gpu and isinstance(made, evaluate.Compiled):  # once more for the GPU, while another candidate runs
+            with contextlib.suppress(SparsegenError, nvrtc.CompileFailure):
+                evaluate.image(made, self.problem, self.gpu.arch)
+        return made
 
     def _try_all(self, compiled, until: float) -> None:
         for number, (candidate, made) in enumerate(compiled):

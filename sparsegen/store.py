@@ -88,6 +88,7 @@ def dumps(thing) -> bytes:
     arrays = {"data": A.data, "indices": A.indices, "indptr": A.indptr}
     if hasattr(thing, "image"):
         arrays["image"] = np.frombuffer(thing.image, np.uint8)
+        arrays |= {f"packed {k} {name}": array for k, own in enumerate(thing.packed) for name, array in own.items()}
     out = io.BytesIO()
     np.savez(out, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
     return out.getvalue()
@@ -129,7 +130,11 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
     if about["kernel"]:
         chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
     if chosen is not None and about["kind"] == "artifact":
-        return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
+        packed: list[dict[str, np.ndarray]] = [{} for _ in chosen.parts]
+        for key in (each for each in arrays if each.startswith("packed ")):
+            _, part, which = key.split(" ")
+            packed[int(part)][which] = arrays[key]
+        return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"], packed)
     if chosen is not None and (reason := cpu.available()):
         notes.append(f"scipy serves: {reason}")
         chosen, baseline = None, "scipy"

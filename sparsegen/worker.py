@@ -172,7 +172,7 @@ class _Child:
         return {"pack_ms": (time.perf_counter_ns() - started) / 1e6, "packed_bytes": size}
 
     def check(self, name: str, check: checks.Check, threads: int, sampled: bool = False) -> dict:
-        """Run a candidate on the inputs of a check; y goes to the output. sampled: some blocks of the emulator alone."""
+        """Run a candidate on the inputs of a check; y goes to the output. sampled: in the emulator, some blocks."""
         bound = self.bound[name]
         data, x, y0 = checks.inputs(self.problem, check)
         bound.set_values(data)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from sparsegen.ptx.counters import Counters, Device
-from sparsegen.ptx.gpus import RESERVED, GPU, Occupancy, occupancy
+from sparsegen.ptx.gpus import GPU, RESERVED, Occupancy, occupancy
 
 LABEL = "estimated, uncalibrated"
 FIRST_LAUNCH_US, NEXT_LAUNCH_US = 5.5, 1.0  # the next ones are queued meanwhile
@@ -171,14 +171,15 @@ def _multiprocessors(gpu: GPU, counters: Counters, held: Occupancy) -> dict[str,
         most = np.maximum(even, loads.max(axis=1))  # one block that outweighs the others stays where it is
         latency, mean = max(paths.max(), paths.sum() * more / slots), even
     else:
-        busy, latency = np.zeros((3, gpu.multiprocessors)), 0.0
+        busy, ends = np.zeros((3, gpu.multiprocessors)), np.zeros(slots)
+        delay = (held.blocks - 1) * loads.mean(axis=1).max()  # by the usual work of the blocks that are there as well
         free = [(0.0, turn) for turn in range(slots)]  # the first turns go to one multiprocessor each
         for k, path in enumerate(paths):
             begins, turn = heapq.heappop(free)
-            latency = max(latency, begins + path)
+            ends[turn] += path
             busy[:, turn % gpu.multiprocessors] += loads[:, k]
-            heapq.heappush(free, (begins + path, turn))
-        most, mean = busy.max(axis=1), busy.mean(axis=1)
+            heapq.heappush(free, (begins + max(path, delay), turn))
+        most, mean, latency = busy.max(axis=1), busy.mean(axis=1), ends.max()
     heaviest = int(np.argmax(most))
     imbalance = float(most[heaviest] / mean[heaviest]) if mean[heaviest] else 1.0
     issued, stored, double = (float(each) for each in most)

@@ -10,6 +10,7 @@ from pathlib import Path
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 
 REGISTER_UNIT, WARP_UNIT = 256, 4  # registers of a warp come in these; warps go in turn to four schedulers
+USUAL = "A100"  # where nobody says otherwise
 RESERVED = 1 << 10  # bytes of shared memory that the system takes with each block
 
 
@@ -65,9 +66,21 @@ def get(name: str) -> GPU:
     return _all()[plain]
 
 
-def of_arch(arch: str) -> GPU | None:
-    """The first GPU of an architecture, or None."""
-    return next((each for each in _all().values() if each.arch == arch), None)
+def asked(device: int | str | None, target: str, arch: str | None) -> tuple[GPU | None, str | None]:
+    """The GPU whose times `compile` is to estimate, and the architecture to compile for, if it is one elsewhere.
+
+    An architecture stands for the first GPU that has it. Raises SparsegenValueError for a name with another target.
+    """
+    if isinstance(device, str):
+        found = get(device)
+        if target not in ("cuda", "emulator"):
+            raise SparsegenValueError(f"device = {device!r} with target = {target!r}; expected 'cuda' or 'emulator'")
+        if target == "cuda" and arch not in (None, found.arch):
+            raise SparsegenValueError(f"arch = {arch!r} with device = {device!r}; expected {found.arch}")
+        return found, found.arch if target == "cuda" else arch
+    if target == "emulator":
+        return get(USUAL), arch
+    return next((each for each in _all().values() if each.arch == arch), None), arch
 
 
 def occupancy(gpu: GPU, block: int, registers: int, shared_bytes: int) -> Occupancy:

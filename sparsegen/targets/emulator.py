@@ -27,7 +27,6 @@ LANGUAGE = "cuda"
 COPIES = False  # bind leaves the arrays where they are
 NS_PER_ENTRY = 20_000.0  # of a very slow kernel
 ARCH = "sm_80"  # what kernels are compiled for: the oldest that has all they may use
-GPU = "A100"  # whose times are estimated where nobody says otherwise
 
 
 def available() -> str | None:
@@ -62,7 +61,7 @@ def build(text: str) -> Path:
 
 @functools.lru_cache(maxsize=64)
 def image(text: str, arch: str) -> nvrtc.Image:
-    """The CUBIN of a translation unit, with the registers and the shared memory of its kernels. Raises CompileFailure."""
+    """The CUBIN of a translation unit, with registers and shared memory of its kernels. Raises CompileFailure."""
     return nvrtc.compile(text, arch)
 
 
