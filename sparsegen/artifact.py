@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegen import candidate as kernel_file
-from sparsegen import composite, templates, values
+from sparsegen import composite, explain, templates, values
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Problem
@@ -116,11 +116,7 @@ class Artifact:
             f"{self.candidate.label} was compiled for {self.arch} ({len(self.image)} bytes of machine code): "
             f"{self.candidate.about}. {self.verified[0].upper()}{self.verified[1:]}."
         )
-        estimate = self._report.get("estimate")
-        if not estimate:
-            return words
-        time = f"{self._report['estimated_us']:.4g} us on the {estimate['device']}"
-        return f"{words} A call may take {time}, bound by {estimate['binds']} ({estimate['label']})."
+        return f"{words} {explain.estimated(self._report)}".strip()
 
     def save(self, path) -> None:
         """Write A, the kernel file, the CUBIN, the packed arrays and the certificate to `path`."""

@@ -18,7 +18,7 @@ def of(kernel) -> str:
         said.append(f"No kernel serves: {kernel.baseline} computes the product, as it would have without sparsegen.")
     else:
         said.append(_storage(kernel))
-        said.append(_race(report))
+        said += [_race(report), estimated(report)]
     said.append(_limit(report))
     said.append(_model(report))
     said += [f"Note: {note}." for note in report.get("notes", [])]
@@ -92,6 +92,17 @@ def _race(report) -> str:
     if report.get("break_even_calls"):
         words += f"; the search is won back after {report['break_even_calls']} calls"
     return words + "."
+
+
+def estimated(report) -> str:
+    """What a call may take on a GPU that is not here, and what binds it."""
+    estimate = report.get("estimate")
+    if not estimate:
+        return ""
+    return (
+        f"A call may take {report['estimated_us']:.4g} us on the {estimate['device']}, most of it "
+        f"{estimate['binds'].replace('_', ' and ')} ({estimate['label']})."
+    )
 
 
 def _model(report) -> str:

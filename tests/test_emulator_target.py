@@ -111,7 +111,7 @@ def test_the_command_line_judges_cuda_without_a_gpu(capsys):
 def test_compile_gives_a_verified_kernel(op, tmp_path):
     A = matrix()
     k = {"k": 5} if op == "spmm" else {}
-    kernel = sparsegen.compile(A, op, target="emulator", model=None, cache=False, budget=20.0, seed=7013, **k)
+    kernel = sparsegen.compile(A, op, target="emulator", model=None, cache=False, budget=1.0, seed=7013, **k)
     report = kernel.report()
     assert kernel.candidate is not None and kernel.candidate.language == "cuda", report
     assert report["measured_us"] is None and "worst error" in report["verified"] and "emulator" in report["device"]

@@ -106,8 +106,14 @@ static Flow flow_of(const Run *run, const Instruction *i) {
         if (written && flow.writes < 9) flow.write[flow.writes++] = place;
         else if (!written && flow.reads < 12) flow.read[flow.reads++] = place;
     }
-    flow.ends = i->op == BRANCH || i->op == BRANCH_TABLE || i->op == EXIT || i->op == BARRIER || i->op == BARRIER_VOTE ||
-                i->op == WARP_BARRIER;
+    const s32 copies = first_predicate + (s32)run->setup.predicates; /* one place for all that are under way */
+    if (i->op == COPY_ASYNC && i->mode == COPY_START) flow.write[flow.writes++] = copies;
+    if (i->op == COPY_ASYNC && (i->mode == COPY_WAIT || i->mode == COPY_WAIT_ALL)) {
+        flow.read[flow.reads++] = copies;
+        flow.ends = 1;
+    } else
+        flow.ends = i->op == BRANCH || i->op == BRANCH_TABLE || i->op == EXIT || i->op == BARRIER ||
+                    i->op == BARRIER_VOTE || i->op == WARP_BARRIER;
     return flow;
 }
 

@@ -10,9 +10,13 @@
 enum { ARITHMETIC = 4, EXCHANGE_CYCLES = 23 /* shuffles and shared memory */, MATRIX = 33, PER_LINE = 2, MEETING = 20 };
 
 /* A warp has begun; what was ready before is ready. */
-static void path_begin(Warp *warp) { warp->origin = warp->began = warp->port = warp->issued_at = warp->latest + 1; }
+static void path_begin(Warp *warp) {
+    warp->origin = warp->began = warp->port = warp->issued_at = warp->latest + 1, warp->issued = 0;
+}
 
-static u64 path_length(const Warp *warp) { return (warp->began > warp->issued_at ? warp->began : warp->issued_at) - warp->origin; }
+static u64 path_length(const Warp *warp) {
+    return (warp->began > warp->issued_at ? warp->began : warp->issued_at) - warp->origin;
+}
 
 static inline void ready(Warp *warp, const Flow *flow, u64 at) {
     for (u32 k = 0; k < flow->writes; ++k) warp->ready[flow->write[k]] = at;
@@ -42,5 +46,8 @@ static void path_meet(Warp *warps, u32 count) {
     u64 last = 0;
     for (u32 k = 0; k < count; ++k)
         if (path_length(&warps[k]) > last) last = path_length(&warps[k]);
-    for (u32 k = 0; k < count; ++k) warps[k].began = warps[k].issued_at = warps[k].origin + last + MEETING, warps[k].issued = 0;
+    for (u32 k = 0; k < count; ++k) {
+        warps[k].began = warps[k].issued_at = warps[k].origin + last + MEETING;
+        warps[k].issued = 0;
+    }
 }

@@ -111,6 +111,8 @@ class Plan:
             for turn, (outcome, (entry, block, shared)) in enumerate(zip(self.outcomes, self.shapes, strict=True))
             if outcome.counters is not None
         ]
+        if not launches:
+            raise SparsegenValueError("the kernel launches nothing on this matrix: there is no time to estimate")
         return estimate.joined(launches, cleared=bool(self.candidate.zero))
 
     def run(
