@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import scipy.sparse as sp
 import sparsegen
 from sparsegen import __main__ as command_line
 from sparsegen import candidate, checks, composite, engine, evaluate, fence, judge, paths, targets, values
-from sparsegen.errors import SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.targets import emulator
 from sparsegen.verdict import Level
 
@@ -103,6 +106,16 @@ def test_the_command_line_judges_cuda_without_a_gpu(capsys):
     records = json.loads(capsys.readouterr().out)["instances"]
     told = {each["level"] for each in records if each["fault"] != "infeasible"}  # float32 holds no narrower values
     assert told == {"CORRECT"} and all(each["measured_us"] is None for each in records)
+    for each in records:
+        if not each["fault"]:
+            assert each["verdict"] == "correct" and each["estimate"]["device"] == "A100"
+            parts = each["estimate"]["parts"]
+            assert each["estimated_us"] == each["estimate"]["estimated_us"] > max(parts.values())
+            assert each["estimate"]["label"] == "estimated, uncalibrated" and each["estimate"]["counters"]["sectors"]
+    H200 = ["evaluate", kernel, MATRIX, "--target", "emulator", "--device", "H200"]
+    assert command_line.main(H200) == 0
+    assert "us on H200" in capsys.readouterr().out
+    assert command_line.main([*H200[:-1], "Voodoo2"]) == 1 and "RTX4090" in capsys.readouterr().err
     with pytest.raises(SparsegenValueError, match="emulator"):
         next(judge.instances(str(paths.data("cpu_templates") / "spmv" / "csr_scalar.cpp"), MATRIX, target="emulator"))
 
@@ -130,3 +143,72 @@ def test_mistakes_of_a_call():
     for wrong in ({"arch": "sm_90"}, {"device": 1}):
         with pytest.raises(SparsegenValueError, match="target = 'cuda'"):
             sparsegen.compile(matrix(), target="emulator", **wrong)
+
+
+def test_compile_ranks_by_the_estimate():
+    A = matrix()
+    options = dict(target="emulator", model=None, cache=False, budget=30.0, max_candidates=12, seed=7013)
+    found = {name: sparsegen.compile(A, device=name, **options).report() for name in ("A100", "RTX 4090")}
+    for name, report in found.items():
+        times = [each["estimated_us"] for each in report["candidates"] if each["level"] == "CORRECT"]
+        assert len(times) > 3 and report["estimated_us"] == min(times) == report["estimate"]["estimated_us"]
+        assert report["estimate"]["device"] == name.replace(" ", "") and report["estimate"]["binds"]
+        assert report["measured_us"] is None and any("uncalibrated" in note for note in report["notes"])
+    assert "uncalibrated" in sparsegen.compile(A, **options).explain()
+    for wrong in (dict(target="cpu"), dict(target="auto"), dict(target="cuda", arch="sm_80")):
+        with pytest.raises(SparsegenValueError, match="device"):
+            sparsegen.compile(A, device="H200", **{**options, **wrong})
+    with pytest.raises(SparsegenValueError, match="A100"):
+        sparsegen.compile(A, device="H2000", **options)
+
+
+def test_a_choice_is_kept_for_its_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path))
+    A = matrix()
+    options = dict(target="emulator", model=None, budget=20.0, max_candidates=3, seed=7013)
+    first = sparsegen.compile(A, device="A100", **options).report()
+    again = sparsegen.compile(A, device="A100", **options).report()
+    assert again["cached"] and again["estimated_us"] == first["estimated_us"]
+    assert not sparsegen.compile(A, device="H200", **options).report()["cached"]
+
+
+@pytest.mark.parametrize("where", [{"arch": "sm_90"}, {"device": "H200"}])
+def test_an_artifact_is_verified_here_and_runs_elsewhere(where, tmp_path):
+    A = matrix()
+    made = sparsegen.compile(A, target="cuda", budget=30.0, max_candidates=4, seed=7013, **where)
+    assert isinstance(made, sparsegen.Artifact) and made.arch == "sm_90" and made.level == Level.CORRECT
+    made.save(tmp_path / "kernel.sgk")
+    loaded = sparsegen.load(tmp_path / "kernel.sgk")
+    assert loaded.image[:4] == b"\x7fELF" and loaded.image == made.image
+    certificate = loaded.certificate
+    assert certificate["seeds"] == [check.seed for check in checks.CHECKS] and certificate["covered"] == "all"
+    assert certificate["compiled_for"] == "sm_90" and "emulator" in certificate["executed_on"]
+    assert 0 < certificate["worst"] <= 1 and loaded.report()["estimated_us"] > 0
+    assert {"data"} < set(loaded.packed[0]) and all(
+        np.array_equal(array, made.packed[0][name]) for name, array in loaded.packed[0].items()
+    )
+    with pytest.raises(SparsegenError, match="sm_90"):
+        loaded @ np.ones(A.shape[1])
+
+
+def test_what_the_budget_leaves_out_is_said(monkeypatch, tmp_path):
+    A = matrix()
+    options = dict(target="cuda", arch="sm_90", max_candidates=1, seed=7013)
+    ticks = itertools.count(0.0, 10.0)  # a clock that makes every check a long one
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
+    monkeypatch.setattr(evaluate, "time", clock)
+    monkeypatch.setattr(evaluate, "EMULATED_NS", 0.0)
+    problem = engine.problem_of(A, facts=None, target="emulator", threads=1)
+    with fence.session(problem, A) as session:
+        session.start()
+        made = evaluate.compile(instance("spmv/csr_vector.cu", values="full"), problem)
+        verdict = evaluate.run(made, problem, session, checks.References(problem), "one", until=25.0)
+        assert verdict.level == Level.CORRECT and len(verdict.seeds) == 1 and "1 of 3 checks" in verdict.covered
+        monkeypatch.undo()
+        verdict = evaluate.run(made, problem, session, checks.References(problem), "two", until=0.0)
+        assert verdict.level == Level.RAN and not verdict.fault and "no result was compared" in verdict.covered
+    monkeypatch.setattr(evaluate, "EMULATED_NS", 1e12)
+    made = sparsegen.compile(A, **options)
+    assert made.level == Level.RAN and "no result was compared" in made.verified and not made.certificate["seeds"]
+    kernel = sparsegen.compile(A, target="emulator", model=None, cache=False, seed=7013, max_candidates=1)
+    assert kernel.candidate is None, "what was not verified serves nobody"

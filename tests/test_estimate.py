@@ -239,10 +239,11 @@ def test_atomics_on_one_address_take_turns():
                              counters=WARM)  # fmt: skip
         assert outcome.ok, outcome.message
         found[same] = outcome.counters
-    assert found[0].total()["atomic_turns"] == 2 * 50 and found[0].hottest == 50  # two lines, a turn for each block
-    assert found[1].total()["atomic_turns"] == 32 * 50 == found[1].hottest
+    # 32 doubles are two lines: two turns of each for every block, as a double takes two
+    assert found[0].total()["atomic_turns"] == 2 * 2 * 50 and found[0].hottest == 2 * 50
+    assert found[1].total()["atomic_turns"] == 2 * 32 * 50 == found[1].hottest
     times = [estimate.launch(A100, found[same], PLAIN, 32).parts["atomics"] for same in (0, 1)]
-    assert times[1] == pytest.approx(32 * 50 * estimate.ATOMIC_CYCLES / 1410) and times[0] < times[1] / 10
+    assert times[1] == pytest.approx(2 * 32 * 50 * estimate.ATOMIC_CYCLES / 1410) and times[0] < times[1] / 10
 
 
 # ---- kernels

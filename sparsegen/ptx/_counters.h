@@ -48,9 +48,9 @@ static u32 different(const u64 *address, u32 mask, int shift, u64 *found) {
     return count;
 }
 
-/* Atomics that meet at the L2 take turns: one each for those of a request on the same word, and one each for the
- * requests to the same line. */
-static void count_turns(Block *block, const u64 *address, u32 mask, const u64 *lines, u32 count) {
+/* Atomics that meet at the L2 take turns: one each for those of a request on the same address, and one each for the
+ * requests to the same line; those of 8 bytes take two. */
+static void count_turns(Block *block, const u64 *address, u32 mask, u32 bytes, const u64 *lines, u32 count) {
     for (u32 k = 0; k < count; ++k) {
         Buffer *buffer = &block->run->buffers[(lines[k] >> (OFFSET_BITS - 7)) - 1];
         u32 most = 0;
@@ -60,6 +60,7 @@ static void count_turns(Block *block, const u64 *address, u32 mask, const u64 *l
             for (u32 left = mask; left; left &= left - 1) alike += address[__builtin_ctz(left)] == address[lane];
             if (alike > most) most = alike;
         }
+        if (bytes > 4) most *= 2;
         block->counters->atomic_turns += most;
         if (!buffer->turns) buffer->turns = calloc((size_t)(buffer->length / 128 + 1), sizeof(u32));
         if (buffer->turns) buffer->turns[lines[k] & (OFFSET_MASK >> 7)] += most;
@@ -91,7 +92,7 @@ static void count_global(Block *block, Warp *warp, s64 pc, const u64 *address, u
     }
     answer(warp, &block->run->flows[pc], (u64)cycles, line_count);
     if (access == CHANGING) {
-        count_turns(block, address, mask, lines, line_count);
+        count_turns(block, address, mask, bytes, lines, line_count);
         const u32 words = different(address, mask, 2, sectors), lanes = (u32)__builtin_popcount(mask);
         counters->atomics += lanes;
         counters->atomic_conflicts += lanes - words, line->conflicts += lanes - words;
