@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sparsegen import candidate, checks, engine, evaluate, fence, gallery, inputs, matrices, paths, templates
+from sparsegen import candidate, checks, engine, evaluate, fence, gallery, inputs, matrices, templates
 from sparsegen.problem import Problem
 from sparsegen.ptx import estimate, gpus
 from sparsegen.record import environment
@@ -22,14 +23,15 @@ from sparsegen.verdict import Level
 
 HERE = Path(__file__).resolve().parent
 CHOSEN = (  # of the collection, by the start of the file's name: a dozen of different structure
-    "AG-Monien__wave", "Arenas__PGPgiantcompo", "Bai__mhd3200a", "Boeing__crystk01", "Boeing__nasa4704",
-    "Bates__Chem97ZtZ", "GHS_psdef__jnlbrng1", "Hollinger__mark3jac020", "Meszaros__aa01", "Norris__fv1",
-    "Pajek__California", "Rajat__rajat01",
+    "Boeing__crystk01", "DLMC__transformer_l0_regularization_0.5_body_decoder_layer_0_ffn_conv2",
+    "Data-miplib3__fast0507", "HB__bcsstk25", "Newman__as-22july06", "PARSEC__SiH4", "Sandia__mult_dcop_01",
+    "UTEP__Dubcova1", "fl_xgboost__a9a", "ginkgo__lap3d_40", "kahypar__ISPD98_ibm10",
+    "maros_meszaros_qpbenchmark__BOYD2",
 )  # fmt: skip
 MOST_NNZ = 2_000_000
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--matrices", help="a folder of matrix files")
     parser.add_argument("--only", nargs="*", help="names of files, or how they start, in place of the dozen")
@@ -39,14 +41,15 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64", choices=["float32", "float64"])
     parser.add_argument("--out", default=str(HERE / "results" / "estimates"), help="without an ending")
     parser.add_argument("--smoke", action="store_true", help="two small matrices and one instance of each template")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     devices = [gpus.get(name) for name in options.devices]
-    found = {}
+    found: dict[str, dict] = {}
     for name, A in _matrices(options):
         A = A.astype(options.dtype)
         k = options.k or (32 if options.op == "spmm" else None)
         problem = engine.problem_of(A, op=options.op, k=k, facts=None, target="emulator", threads=1)
-        found[name] = {"shape": list(A.shape), "nnz": int(A.nnz), "templates": judged(problem, A, devices, options.smoke)}
+        best = judged(problem, A, devices, options.smoke)
+        found[name] = {"shape": list(A.shape), "nnz": int(A.nnz), "templates": best}
         print(f"{name}: {A.shape[0]} x {A.shape[1]}, {A.nnz} entries", flush=True)
     about = {"op": options.op, "dtype": options.dtype, "label": estimate.LABEL, "environment": environment(0)}
     path = Path(options.out)
@@ -59,12 +62,14 @@ def main() -> None:
 
 def judged(problem: Problem, A, devices: list[gpus.GPU], one: bool) -> dict[str, dict]:
     """Template -> GPU -> the best of its instances, or why there is none."""
-    references, found = checks.References(problem), {}
+    references = checks.References(problem)
+    found: dict[str, dict] = {}
     with fence.session(problem, A) as session:
         for template in templates.load("cuda"):
             if template.op != problem.op:
                 continue
-            found[template.name] = best = {}
+            best: dict[str, dict] = {}
+            found[template.name] = best
             for number, each in enumerate(candidate.instances(template)):
                 if each.encoding != "full" or (one and best):
                     continue
@@ -83,9 +88,9 @@ def judged(problem: Problem, A, devices: list[gpus.GPU], one: bool) -> dict[str,
 
 def _estimated(each, problem: Problem, session, references, name: str, devices: list[gpus.GPU]) -> list:
     verdict = evaluate.evaluate(each, problem, session, references, name)
-    if verdict.level < Level.CORRECT:
+    compiled = evaluate.compile(each, problem) if verdict.level >= Level.CORRECT else verdict
+    if not isinstance(compiled, evaluate.Compiled):
         return [verdict] * len(devices)
-    compiled = evaluate.compile(each, problem)
     made = [evaluate.estimate(verdict, compiled, problem, session, name, gpu) for gpu in devices]
     session.ask("drop", 10.0, names=[name])
     return made
@@ -108,15 +113,17 @@ def _matrices(options) -> list:
 def table(found: dict, devices: list[gpus.GPU], about: dict) -> str:
     """Microseconds by matrix and template; the least of each row is marked."""
     names = sorted({name for each in found.values() for name in each["templates"]})
-    lines = [f"{about['op']}, {about['dtype']}: microseconds of a call, {about['label']}; - where a template cannot serve."]
+    what = f"{about['op']}, {about['dtype']}: microseconds of a call, {about['label']}"
+    lines = [f"{what}; - where a template cannot serve."]
     for gpu in devices:
-        lines += ["", f"{gpu.name}", "", f"| matrix | nonzeros | {' | '.join(names)} |", "|---" * (len(names) + 2) + "|"]
+        head = f"| matrix | nonzeros | {' | '.join(names)} |"
+        lines += ["", gpu.name, "", head, "|---" * (len(names) + 2) + "|"]
         for matrix, each in found.items():
             times = [each["templates"][name].get(gpu.name, {}).get("estimated_us") for name in names]
             least = min((time for time in times if time), default=None)
             shown = ["-" if not time else f"**{time:.1f}**" if time == least else f"{time:.1f}" for time in times]
             lines.append(f"| {matrix} | {each['nnz']} | {' | '.join(shown)} |")
-    return "\n".join([*lines, "", f"Made without a GPU, from {paths.PACKAGE.name} {about['environment']['commit']}.", ""])
+    return "\n".join([*lines, "", f"Made without a GPU, at commit {about['environment']['commit']}.", ""])
 
 
 if __name__ == "__main__":

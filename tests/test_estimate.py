@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
 
 import numpy as np
 import pytest
@@ -305,3 +307,17 @@ def test_blocks_of_a_large_matrix_are_sampled(monkeypatch):
     assert some.counters["instructions"] == pytest.approx(whole.counters["instructions"], rel=0.02)
     merge = estimated(A, "csr_merge.cu")  # its second launch reads what every block of the first has left
     assert merge.blocks_run == merge.blocks
+
+
+@needs_executor
+def test_the_table_of_estimates(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(paths.PACKAGE.parent / "experiments"))
+    importlib.import_module("estimates").main(["--smoke", "--out", str(tmp_path / "table")])
+    found = json.loads((tmp_path / "table.json").read_text())
+    assert found["label"] == "estimated, uncalibrated" and len(found["matrices"]) == 2
+    for each in found["matrices"].values():
+        best = each["templates"]["csr_vector"]
+        assert set(best) == {"A100", "H200"} and best["A100"]["estimated_us"] > best["H200"]["estimated_us"] > 5
+    text = (tmp_path / "table.md").read_text()
+    assert "uncalibrated" in text and text.count("| stencil |") == 2 and text.count("**") == 2 * 4
+    assert "measured" not in text

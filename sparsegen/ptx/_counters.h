@@ -52,7 +52,9 @@ static u32 different(const u64 *address, u32 mask, int shift, u64 *found) {
  * requests to the same line; those of 8 bytes take two. */
 static void count_turns(Block *block, const u64 *address, u32 mask, u32 bytes, const u64 *lines, u32 count) {
     for (u32 k = 0; k < count; ++k) {
-        Buffer *buffer = &block->run->buffers[(lines[k] >> (OFFSET_BITS - 7)) - 1];
+        const u64 id = lines[k] >> (OFFSET_BITS - 7);
+        if (id - 1 >= (u64)block->run->buffer_count) continue; /* generic: other lanes may be at shared memory */
+        Buffer *buffer = &block->run->buffers[id - 1];
         u32 most = 0;
         EACH(lane, mask) {
             u32 alike = 0;
