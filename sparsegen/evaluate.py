@@ -26,6 +26,7 @@ from sparsegen.verdict import Level, Verdict
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
 EMULATED_NS = 200.0  # of a usual kernel in the emulator
+TOO_SHORT = "the budget is too short for more"
 CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
@@ -97,16 +98,19 @@ def run(
         resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
         emulated = problem.target == "emulator"
         if emulated and time.monotonic() + entries * EMULATED_NS / 1e9 > until:
+            verdict = replace(verdict, worst=float("nan"), seeds=(), covered=f"nothing: {TOO_SHORT}")
+            if compiled.candidate.scratch:  # a launch needs what every block of the one before has left
+                return verdict
             answer = session.ask("check", seconds, name=name, check=CHECKS[0], threads=1, sampled=True)
-            covered = "some blocks, watched for faults; no result was compared: the budget is too short for more"
-            verdict = replace(verdict, level=Level.RAN, covered=covered, seeds=())
+            covered = f"some blocks, watched for faults, no result compared: {TOO_SHORT}"
+            verdict = replace(verdict, level=Level.RAN, covered=covered)
             return replace(verdict, fault=answer.get("fault", ""), message=answer.get("message", ""))
         took = 0.0
         for done, check in enumerate(CHECKS):
             begun = time.monotonic()
             if emulated and done and begun + took > until:
                 kinds = " and ".join(each.kind for each in CHECKS[:done])
-                covered = f"{done} of {len(CHECKS)} checks ({kinds}), in full: the budget was too short for more"
+                covered = f"{done} of {len(CHECKS)} checks ({kinds}), in full: {TOO_SHORT}"
                 verdict = replace(verdict, seeds=verdict.seeds[:done], covered=covered)
                 break
             for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:

@@ -150,7 +150,8 @@ class _Search:
                     verdict = evaluate.run(
                         made, self.problem, self.session, self.references, name, self.deadline
                     )  # fmt: skip
-                    if self.gpu and verdict.level >= Level.RAN and not verdict.fault:
+                    first = self.outcome.winner is None or time.monotonic() < self.deadline
+                    if self.gpu and first and verdict.level >= Level.RAN and not verdict.fault:
                         verdict = evaluate.estimate(verdict, made, self.problem, self.session, name, self.gpu)
                     self._ask_quietly("drop", names=[name])
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))

@@ -129,6 +129,10 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
     chosen, baseline, notes = None, about["baseline"], []
     if about["kernel"]:
         chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
+    if chosen is not None:
+        reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
+        if reason:
+            raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
     if chosen is not None and about["kind"] == "artifact":
         packed: list[dict[str, np.ndarray]] = [{} for _ in chosen.parts]
         for key in (each for each in arrays if each.startswith("packed ")):
@@ -138,10 +142,6 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
     if chosen is not None and (reason := cpu.available()):
         notes.append(f"scipy serves: {reason}")
         chosen, baseline = None, "scipy"
-    if chosen is not None:
-        reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
-        if reason:
-            raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
     if chosen is None and (reason := baselines.get(baseline).available(problem)):
         notes.append(f"scipy serves: {reason}")
         baseline = "scipy"

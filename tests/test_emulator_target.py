@@ -206,9 +206,12 @@ def test_what_the_budget_leaves_out_is_said(monkeypatch, tmp_path):
         assert verdict.level == Level.CORRECT and len(verdict.seeds) == 1 and "1 of 3 checks" in verdict.covered
         monkeypatch.undo()
         verdict = evaluate.run(made, problem, session, checks.References(problem), "two", until=0.0)
-        assert verdict.level == Level.RAN and not verdict.fault and "no result was compared" in verdict.covered
+        assert verdict.level == Level.RAN and not verdict.fault and "no result compared" in verdict.covered
+        merge = evaluate.compile(instance("spmv/csr_merge.cu", values="full"), problem)
+        verdict = evaluate.run(merge, problem, session, checks.References(problem), "three", until=0.0)
+        assert verdict.level == Level.COMPILED and verdict.covered.startswith("nothing")
     monkeypatch.setattr(evaluate, "EMULATED_NS", 1e12)
     made = sparsegen.compile(A, **options)
-    assert made.level == Level.RAN and "no result was compared" in made.verified and not made.certificate["seeds"]
+    assert made.level == Level.RAN and "no result compared" in made.verified and not made.certificate["seeds"]
     kernel = sparsegen.compile(A, target="emulator", model=None, cache=False, seed=7013, max_candidates=1)
     assert kernel.candidate is None, "what was not verified serves nobody"

@@ -165,9 +165,9 @@ def test_more_is_never_faster(gpu):
 
 
 def test_some_blocks_stand_for_all():
-    assert estimate.stride(4_000_000, 5000, 108) == 1 and estimate.stride(10**9, 100, 108) == 1
-    assert estimate.stride(20_000_000, 5000, 108) == 5
-    assert estimate.stride(24_000_000, 5000, 108) == 5  # 6 would visit a part of the multiprocessors alone
+    assert estimate.stride(1_000_000, 5000, 108) == 1 and estimate.stride(10**9, 100, 108) == 1
+    assert estimate.stride(5_000_000, 5000, 108) == 5
+    assert estimate.stride(6_000_000, 5000, 108) == 5  # 6 would visit a part of the multiprocessors alone
     full, part = counted(10_800), counted(2_160, grid=10_800)
     whole, some = (estimate.launch(A100, each, PLAIN, 256) for each in (full, part))
     assert (some.blocks, some.blocks_run) == (10_800, 2_160)

@@ -123,10 +123,13 @@ def test_damaged_programs():
             setup = launch.setup(counters.Device())
             if rng.random() < 0.2:
                 setup[int(rng.integers(len(setup)))] = int(rng.integers(-(2**40), 2**40)) >> int(rng.integers(41))
+            counted: tuple = (None, None)
+            if rng.random() < 0.5:
+                counted = np.zeros(2, counters.BLOCK), np.zeros(len(code), counters.INSTRUCTION)
             try:
                 _executor.run(
                     code, program.tables, program.constants, program.predicate_constants, program.specials,
-                    bytes(launch.parameters), setup, launch.buffers, None, None,
+                    bytes(launch.parameters), setup, launch.buffers, *counted,
                 )  # fmt: skip
                 kept += 1
             except ValueError:

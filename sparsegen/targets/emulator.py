@@ -105,7 +105,7 @@ class Plan:
         def device(entry: str, block: int, shared_bytes: int) -> counting.Device:
             return estimate.device(gpu, resources[entry], block, shared_bytes, nbytes)
 
-        self.run(x, y, counters=device, sampled=not self.candidate.scratch)
+        self.run(x, y, counters=device, sampled=True)
         launches = [
             estimate.launch(gpu, outcome.counters, resources[entry], block, shared, first=not turn)
             for turn, (outcome, (entry, block, shared)) in enumerate(zip(self.outcomes, self.shapes, strict=True))
@@ -122,7 +122,8 @@ class Plan:
         """x: (n,) or (n, k), y: (m,) or (m, k), in the problem's dtype and layouts; y is overwritten.
 
         counters: as `ptx.launch` takes them, or the device for an entry, block and dynamic shared memory; they are then
-        in `outcomes`. sampled: of a large problem, run some blocks alone, so that y is not all computed.
+        in `outcomes`. sampled: of a large problem, run some blocks alone, so that y is not all computed; not where one
+        launch needs what the blocks of another have left.
         """
         problem, candidate = self.problem, self.candidate
         self._fits(x, y)
@@ -153,7 +154,7 @@ class Plan:
                     continue
                 shape = launch.entry, evaluate(launch.block, names), evaluate(launch.shared_bytes, names)
                 device = counters(*shape) if callable(counters) else counters
-                entries = problem.pattern.nnz * problem.k if sampled else 0
+                entries = problem.pattern.nnz * problem.k if sampled and not candidate.scratch else 0
                 processors = device.multiprocessors if isinstance(device, counting.Device) else 1
                 outcome = ptx.execute(
                     self.text, launch.entry, grid, shape[1], [known[name] for name in order],
