@@ -62,7 +62,8 @@ class Artifact:
         if seconds >= LEAST_SECONDS and emulator.available() is None:
             emulated = replace(problem, target="emulator", device=emulator.device())
             own = A if A.dtype == problem.dtype else A.astype(problem.dtype)
-            outcome = search(emulated, own, templates.propose(emulated), seconds, most, seed, (), gpu)
+            proposed = (each for each in templates.propose(emulated) if cuda.screen(each) is None)
+            outcome = search(emulated, own, proposed, seconds, most, seed, (), gpu)
             tried: Tried | None = outcome.winner
             for each in outcome.tried if tried is None else ():  # some of it was executed, without a fault
                 if each.verdict.level >= Level.RAN and not each.verdict.fault and each.before(tried):

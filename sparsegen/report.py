@@ -125,6 +125,8 @@ def _tried(entry: Mapping) -> str:
     if entry.get("fault"):
         return f"{entry['level']}: {entry['fault']}: {entry['message'].splitlines()[0] if entry['message'] else ''}"
     time = entry.get("measured_us") or entry.get("rough_us")
+    if entry.get("covered", "all") != "all":
+        return f"{entry['level']}: {entry['covered']}"
     if entry.get("estimated_us"):
         return f"{entry['level']} {entry['estimated_us']:.4g} us (estimated)"
     return entry["level"] + (f" {time:.4g} us{'' if entry.get('measured_us') else ' (rough)'}" if time else "")

@@ -65,7 +65,7 @@ class Tried:
             "label": self.label, "origin": self.candidate.origin, "level": self.verdict.level.name,
             "fault": self.verdict.fault, "message": self.verdict.message, "worst": self.verdict.worst,
             "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None,
-            "estimated_us": self.verdict.estimated_us, "threads": self.threads,
+            "estimated_us": self.verdict.estimated_us, "covered": self.verdict.covered, "threads": self.threads,
         }  # fmt: skip
 
 
