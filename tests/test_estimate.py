@@ -260,7 +260,8 @@ def estimated(A: sp.csr_array, path: str, gpu: gpus.GPU = A100, **wanted) -> est
     arrays = [{**each.arrays, "data": values.encode("full", A.data, each, A.dtype).copy()} for each in packs]
     text = emulator.unit(chosen, problem, packs)
     plan = emulator.bind(emulator.load(emulator.build(text)), chosen, problem, packs, arrays)
-    return plan.estimate(np.ones(A.shape[1]), np.empty(A.shape[0]), gpu, emulator.image(text, gpu.arch).resources)
+    x, y = np.ones(A.shape[1], A.dtype), np.empty(A.shape[0], A.dtype)
+    return plan.estimate(x, y, gpu, emulator.image(text, gpu.arch).resources)
 
 
 @needs_executor
@@ -294,6 +295,19 @@ def test_estimates_are_the_same_every_time_and_differ_by_gpu():
     others = {name: estimated(A, "csr_vector.cu", gpus.get(name)).estimated_us for name in gpus.names()}
     assert others["H100"] == others["H200"]  # in the L2
     assert len(set(others.values())) >= 4 and others["A100"] > others["H100"]
+
+
+@needs_executor
+@pytest.mark.parametrize(
+    "path", ["csr_scalar.cu", "csr_vector.cu", "csr_merge.cu", "coo_atomic.cu", "coo_segmented.cu", "sell_thread.cu"]
+)
+def test_twice_the_bytes_of_values_take_no_less(path):
+    for A in (gallery.rows(np.full(4001, 15), 5003, seed=7013), gallery.powerlaw(2003, 2003, 20_011, seed=7013)):
+        if path == "sell_thread.cu" and np.diff(A.indptr).max() > 100:
+            continue
+        single, double = (estimated(A.astype(dtype), path) for dtype in (np.float32, np.float64))
+        assert double.counters["bytes"] > 1.2 * single.counters["bytes"]
+        assert double.estimated_us >= single.estimated_us
 
 
 @needs_executor
