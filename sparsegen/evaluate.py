@@ -137,9 +137,7 @@ def image(compiled: Compiled, problem: Problem, arch: str) -> Image:
     return target.image(target.unit(candidate, problem, composite.literals(candidate, problem)), arch)
 
 
-def estimate(
-    verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU
-) -> Verdict:
+def estimate(verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU) -> Verdict:
     """The verdict of `run` with an estimate of the time on a GPU, or a message why there is none."""
     target = targets.get("emulator")
     seconds = RUN_SECONDS + problem.pattern.nnz * problem.k * target.NS_PER_ENTRY / 1e9

@@ -239,7 +239,8 @@ static int execute(Run *run) {
     if (counted) run->l1 = calloc((size_t)setup->multiprocessors, sizeof(Cache));
     if (counted) run->flows = calloc((size_t)run->instructions, sizeof(Flow));
     if (setup->fences && blocks <= 1 << 20) run->releases = calloc((size_t)blocks, sizeof(Release));
-    int complete = warps && registers && local && predicates && seen && block.shared && (!counted || (run->l1 && run->flows && cycles)) &&
+    int complete = warps && registers && local && predicates && seen && block.shared &&
+                   (!counted || (run->l1 && run->flows && cycles)) &&
                    shadow_make(&block.shadow, (u64)setup->shared_bytes, (int)setup->shared_shift);
     if (complete && counted) {
         complete = cache_make(&run->l2, (u64)setup->l2_bytes, 16);
