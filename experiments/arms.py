@@ -41,6 +41,7 @@ class Arm:
     embedding: str = "windows"
     label: str = "softmax"  # of sft
     fraction: float = 1.0  # of the matrices of the corpus, in sft and rl
+    staged: bool = False  # in half of the updates of rl, not all techniques are permitted
     reinforced: Mapping[str, object] = field(default_factory=dict)  # changes to rl.RLConfig
 
 
@@ -103,7 +104,8 @@ class Bench:
         weights = sft.weights(recipe, begun) if begun else _fresh(recipe, seed).weights()
         if "rl" not in arm.stages:
             return Trained(folder.name, recipe, learned, weights)
-        facts |= {"fraction": arm.fraction, "stages": arm.stages, "reinforced": dict(arm.reinforced)}
+        facts |= {"fraction": arm.fraction, "staged": arm.staged}
+        facts |= {"stages": arm.stages, "reinforced": dict(arm.reinforced)}
         folder = self._once("rl", facts, seed, lambda out: self._reinforce(out, arm, tuned, learned, weights))
         lines = [json.loads(line) for line in (folder / "iterations.jsonl").read_text().splitlines()]
         judged = sum(each["samples"] for each in lines)
@@ -128,7 +130,7 @@ class Bench:
         kept = sft.share(sft.problems(tuned), arm.fraction, tuned.seed)
         prompts = rl.prompts([each for each in kept if each.language == "cpp" and each.task.key in small])
         verdicts = Verdicts(lines, self.matrices, self.out / "judged.jsonl")
-        early = max(recipe.rl.updates // 6, 1)  # for each of the three stages of techniques before the last
+        early = max(recipe.rl.updates // 6, 1) if arm.staged else 0  # for each of the three stages before the last
         changes = {"stage_updates": early, "seed": tuned.seed, **arm.reinforced}
         config = RLConfig.of(recipe, folder, **changes)
         return rl.train(config, prompts, verdicts.judge, recipe, learned, weights)

@@ -21,7 +21,6 @@ from sparsegen.model import encoder
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
-from sparsegen.record import Records
 from sparsegen.train import rl
 from sparsegen.train.rewards import Outcome
 from sparsegen.train.rl import Prompt
@@ -46,8 +45,7 @@ class HeldOut:
             raise SparsegenValueError(f"{bench.corpus} has no held-out problems that were measured twice; {how}")
         picks = np.random.default_rng(SEED).permutation(len(pool))[:count]
         self.found, self.samples = [pool[each] for each in sorted(picks)], samples
-        again = Records(bench.corpus / "held_out_again.jsonl").known
-        lines = [[each.line for each in self.found], [again[each.line["key"]] for each in self.found]]
+        lines = [[each.line for each in self.found], [each.again for each in self.found]]
         self.first = Verdicts(lines[0], bench.matrices, bench.out / "judged_held_out.jsonl", seed=20269)
         self.second = Verdicts(lines[1], bench.matrices, bench.out / "judged_held_out_again.jsonl", seed=20271)
         self._prompts: dict[tuple[str, int], list[Prompt]] = {}

@@ -31,9 +31,11 @@ SEED = 20260
 
 @dataclass
 class Problem:
-    """chosen, scored: speedup over the best baseline by kernel key, in the two measurements; order: as proposed."""
+    """line, again: of the two measurements; chosen, scored: speedup over the best baseline by kernel key in each;
+    order: as proposed."""
 
     line: dict
+    again: dict
     chosen: dict[str, float]
     scored: dict[str, float]
     order: list[str]
@@ -75,7 +77,8 @@ def problems(folder: Path) -> list[Problem]:
         scored = {each["kernel"]: each["speedup"] for each in again[key]["kernels"] if each["speedup"]}
         order = [each["kernel"] for each in line["kernels"] if each["kernel"] in chosen and each["kernel"] in scored]
         if order:
-            found.append(Problem(line, {k: chosen[k] for k in order}, {k: scored[k] for k in order}, order))
+            kept = ({name: speeds[name] for name in order} for speeds in (chosen, scored))
+            found.append(Problem(line, again[key], *kept, order))
     return found
 
 
@@ -86,7 +89,8 @@ class Study:
         self.model, self.found = model, found
         self.lines = [each.line for each in found]
         self.first = Verdicts(self.lines, matrices, folder / "judged_held_out.jsonl", seed=20269)
-        self.second = Verdicts(self.lines, matrices, folder / "judged_held_out_again.jsonl", seed=20271)
+        again = [each.again for each in found]  # what is scored was not measured to choose by, be it the same code
+        self.second = Verdicts(again, matrices, folder / "judged_held_out_again.jsonl", seed=20271)
         recipe = model.recipe
         kept = folder / f"held_out-{recipe.embedding}-{recipe.tokens}.pickle"
         built = examples.build(

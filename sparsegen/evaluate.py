@@ -81,27 +81,27 @@ def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
 
 def run(
     compiled: Compiled, problem: Problem, session: Session, references: References, name: str,
-    until: float = float("inf"),
+    patience: float | None = None, until: float = float("inf"),
 ) -> Verdict:  # fmt: skip
     """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well.
 
-    until: on time.monotonic(), when the emulator must be done: a check that would not be is left out, and the verdict
-    says what was covered. Where not one would be, some blocks are run, nothing is compared, and it stays RAN.
+    patience: seconds of one check, beside what the size explains; RUN_SECONDS by default. until: on time.monotonic(),
+    when the emulator must be done: a check that would not be is left out, and the verdict says what was covered. Where
+    not one would be, some blocks are run, nothing is compared, and it stays RAN.
     """
     entries = problem.pattern.nnz * problem.k
-    slowest = getattr(targets.get(problem.target), "NS_PER_ENTRY", NS_PER_ENTRY)
-    seconds = RUN_SECONDS + entries * slowest / 1e9
+    allowed = (RUN_SECONDS if patience is None else patience) + seconds(problem)
     resources = {"compile_ms": compiled.compile_ms}
     verdict = Verdict(Level.COMPILED, seeds=tuple(check.seed for check in CHECKS), worst=0.0, resources=resources)
     text = kernel_file.text(compiled.candidate)
     try:
-        resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
+        resources |= session.ask("load", allowed + 20, name=name, text=text, path=str(compiled.path), label=name)
         emulated = problem.target == "emulator"
         if emulated and time.monotonic() + entries * EMULATED_NS / 1e9 > until:
             verdict = replace(verdict, worst=float("nan"), seeds=(), covered=f"nothing: {TOO_SHORT}")
             if compiled.candidate.scratch:  # a launch needs what every block of the one before has left
                 return verdict
-            answer = session.ask("check", seconds, name=name, check=CHECKS[0], threads=1, sampled=True)
+            answer = session.ask("check", allowed, name=name, check=CHECKS[0], threads=1, sampled=True)
             covered = f"some blocks, watched for faults, no result compared: {TOO_SHORT}"
             verdict = replace(verdict, level=Level.RAN, covered=covered)
             return replace(verdict, fault=answer.get("fault", ""), message=answer.get("message", ""))
@@ -114,7 +114,7 @@ def run(
                 verdict = replace(verdict, seeds=verdict.seeds[:done], covered=covered)
                 break
             for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
-                answer = session.ask("check", seconds, name=name, check=check, threads=threads)
+                answer = session.ask("check", allowed, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
                     if fault[0] in CORRUPTING and "fault" not in answer:
@@ -140,10 +140,9 @@ def image(compiled: Compiled, problem: Problem, arch: str) -> Image:
 def estimate(verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU) -> Verdict:
     """The verdict of `run` with an estimate of the time on a GPU, or a message why there is none."""
     target = targets.get("emulator")
-    seconds = RUN_SECONDS + problem.pattern.nnz * problem.k * target.NS_PER_ENTRY / 1e9
     try:
         resources = image(compiled, problem, gpu.arch).resources
-        answer = session.ask("estimate", seconds, name=name, gpu=gpu.name, resources=resources)
+        answer = session.ask("estimate", RUN_SECONDS + seconds(problem), name=name, gpu=gpu.name, resources=resources)
     except target.CompileFailure as error:
         return replace(verdict, message=f"no estimate: it does not compile for {gpu.arch}: {error}")
     except Died as error:
@@ -151,6 +150,12 @@ def estimate(verdict: Verdict, compiled: Compiled, problem: Problem, session: Se
     if "fault" in answer:
         return replace(verdict, level=Level.RAN, fault=answer["fault"], message=answer["message"])
     return replace(verdict, estimated_us=answer["estimated_us"], estimate=answer)
+
+
+def seconds(problem: Problem) -> float:
+    """What the size of a problem explains of the time of one check."""
+    slowest = getattr(targets.get(problem.target), "NS_PER_ENTRY", NS_PER_ENTRY)
+    return (problem.pattern.nnz + problem.pattern.m + problem.pattern.n) * problem.k * slowest / 1e9
 
 
 def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:

@@ -181,8 +181,8 @@ def test_figures_by_hand():
         for key in ("a", "b")
     ]  # fmt: skip
     found = [  # the first measurement would take "fast", which is slower in the second
-        Problem(lines[0], {"slow": 1.0, "fast": 3.0}, {"slow": 4.0, "fast": 2.0}, ["slow", "fast"]),
-        Problem(lines[1], {"slow": 0.8}, {"slow": 0.5}, ["slow"]),
+        Problem(lines[0], {}, {"slow": 1.0, "fast": 3.0}, {"slow": 4.0, "fast": 2.0}, ["slow", "fast"]),
+        Problem(lines[1], {}, {"slow": 0.8}, {"slow": 0.5}, ["slow"]),
     ]
     right, wrong, none = Outcome(Level.TIMED, speedup=1.0), Outcome(Level.RAN, "wrong"), Outcome(Level.NONE, "header")
     refused, broken = Outcome(Level.NONE, "screen"), Outcome(Level.PARSED, "compile")

@@ -132,7 +132,7 @@ def test_a_number_that_may_begin_may_end(matrix, lines):
     state = grammar(matrix).start()
     text = "\n".join(["/* sparsegen", 'op = "spmv"', f'format = "{format}"', "[params]", *rest])
     if first_refused(state, text, len(text)) is not None:
-        return
+        pytest.skip("this format does not hold this matrix")
 
     def ends(number: str) -> bool:
         if grammar(matrix).may(text + number, "\n"):

@@ -282,18 +282,18 @@ class Header:
         if not text.startswith(head):
             return head.startswith(text), False
         defaults, params = formats.get(self.format).PARAMS, {}
-        body, space, more = text[len(head) :].partition(" }")
-        if not space and _ENDED.search(body):
-            body, space = body[:-1], " "
-        *whole, last = (_COMMA.sub(", ", body)).split(", ")
-        for pair in [*whole, *([last] if space else [])]:
+        body, closing, more = text[len(head) :].partition(" }")
+        if not closing and _ENDED.search(body):
+            body, closing = body[:-1], " "
+        *whole, last = _COMMA.sub(", ", body).split(", ")
+        for pair in [*whole, *([last] if closing else [])]:
             name, _, value = pair.partition(" = ")
             if name not in defaults or name in params or not _INTEGER.fullmatch(value) or int(value) > MOST_PARAM:
                 return False, False
             params[name] = int(value)
-        if space:
+        if closing:
             fits = not more and self.rules.holds(self.select, self.format, {**self.params, **params})
-            return fits, fits and space != " "
+            return fits, fits and closing != " "
         names = [f"{name} = " for name in defaults if name not in params]
         if not names or (whole and not self._might_fit({**self.params, **params})):
             return False, False

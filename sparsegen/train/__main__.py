@@ -1,10 +1,10 @@
 """One command for every stage of training; each goes on where it was cut when it is given again.
 
-python -m sparsegen.train corpus   --matrices DIR --corpus CORPUS
-python -m sparsegen.train pretrain --out PRETRAINED
-python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
-python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
-python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+    python -m sparsegen.train corpus   --matrices DIR --corpus CORPUS
+    python -m sparsegen.train pretrain --out PRETRAINED
+    python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
+    python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
+    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class RLConfig:
     gae: float = 0.95  # lambda
     temperature: float = 1.0  # of sampling
     top_k: int = 50  # of sampling
-    staged: bool = True  # the permitted techniques widen; else all are permitted from the start
-    stage_updates: int = 25  # iterations of each stage before the last
+    stage_updates: int = 0  # iterations of each stage in which not all techniques are permitted; 0: all are, always
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
     watch_every: int = 20  # iterations
     save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
@@ -141,12 +140,13 @@ def train(
             start = run.state()
             try:
                 line, samples = run.update()
+                done = run.iteration + 1
+                if watch is not None and (done % config.watch_every == 0 or done == config.updates):
+                    line |= watch(run.actor, done)
             except BaseException:  # an interruption first of all: what was done of this iteration is done again
                 run.write(start)
                 raise
-            run.iteration += 1
-            if watch is not None and (run.iteration % config.watch_every == 0 or run.iteration == config.updates):
-                line |= watch(run.actor, run.iteration)
+            run.iteration = done
             run.record(line, samples)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
@@ -232,7 +232,7 @@ class _Run:
         rng = np.random.default_rng([config.seed, self.iteration])
         count = min(config.problems, len(self.prompts))
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
-        stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
+        stage = self.iteration // config.stage_updates if config.stage_updates else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
         languages = [each.language for each in chosen]
         structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
@@ -346,9 +346,7 @@ def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
         raise SparsegenValueError(f"reward is {config.reward!r}; expected one of {', '.join(REWARDS)}")
     if not prompts:
         raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
-    for name in (
-        "updates", "problems", "group", "epochs", "minibatch", "stage_updates", "watch_every", "save_every",
-    ):  # fmt: skip
+    for name in ("updates", "problems", "group", "epochs", "minibatch", "watch_every", "save_every"):
         least = 2 if name == "group" else 1
         if getattr(config, name) < least:
             raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {least}")
