@@ -56,7 +56,8 @@ def compile(candidate: Candidate, problem: Problem) -> Compiled | Verdict:
     """Compile for this machine; A is not packed for that."""
     started, target = time.perf_counter(), targets.get(problem.target)
     try:
-        path = target.build(target.unit(candidate, problem, composite.literals(candidate, problem)))
+        unit = target.unit(candidate, problem, composite.literals(candidate, problem))
+        path = target.build(unit, problem.ordinal)
     except target.CompileFailure as error:
         return Verdict(Level.PARSED, "compile", str(error))
     except SparsegenError as error:

@@ -13,9 +13,10 @@ from sparsegen.search import Outcome
 from sparsegen.verdict import Verdict
 
 MEASURED = (
-    "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
+    "measured_us", "measured_cold_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
     "fraction_of_limit", "limit_is", "break_even_calls",
 )  # fmt: skip
+SHOWN = ("measured_us", "cold_us", "prepare_ms", "refused", "chosen")  # of a baseline
 
 
 class Report(Mapping):
@@ -118,7 +119,10 @@ def _baseline(entry: Mapping) -> str:
     if "refused" in entry:
         return f"not used: {entry['refused']}"
     time = "not measured" if entry.get("measured_us") is None else f"{entry['measured_us']:.4g} us"
-    return time + (f" (prepare {entry['prepare_ms']:.3g} ms)" if entry.get("prepare_ms") is not None else "")
+    cold = f", {entry['cold_us']:.4g} us cold" if entry.get("cold_us") is not None else ""
+    chosen = f" by {entry['chosen']}" if entry.get("chosen") else ""
+    prepared = f" (prepare {entry['prepare_ms']:.3g} ms)" if entry.get("prepare_ms") is not None else ""
+    return time + cold + chosen + prepared
 
 
 def _tried(entry: Mapping) -> str:
@@ -160,6 +164,8 @@ def made(outcome: Outcome, problem: Problem) -> dict:
             key=lambda name: outcome.baselines[name]["measured_us"],
             default=outcome.baseline,
         ),
+        "measured_cold_us": outcome.cold_us,
+        "gpu": outcome.gpu,
         "resolution": outcome.resolution,
         "rounds": outcome.rounds,
     }
@@ -172,7 +178,7 @@ def made(outcome: Outcome, problem: Problem) -> dict:
         report |= {"estimated_us": winner.verdict.estimated_us, "estimate": dict(winner.verdict.estimate)}
     report |= {
         "baselines": {
-            name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
+            name: {key: value for key, value in entry.items() if key in SHOWN}
             for name, entry in outcome.baselines.items()
         },
         "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,

@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, nvrtc, ops, prelude
+from sparsegen import bandwidth, baselines, checks, evaluate, fence, gpu, nvrtc, ops, prelude
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
+from sparsegen.outcome import Outcome as Outcome
+from sparsegen.outcome import Tried as Tried
 from sparsegen.problem import Problem
 from sparsegen.ptx.estimate import LABEL
 from sparsegen.ptx.gpus import GPU
@@ -40,53 +43,6 @@ NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther
 TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 
 
-@dataclass
-class Tried:
-    """A candidate with what came of it; arms are its names in the worker, per thread count."""
-
-    candidate: Candidate
-    verdict: Verdict
-    rough_us: float | None = None
-    threads: int = 1
-    packed_bytes: int = 0
-
-    @property
-    def label(self) -> str:
-        return self.candidate.label
-
-    def before(self, other: Tried | None) -> bool:
-        """Whether its estimate is less; without estimates, the first stays."""
-        mine = self.verdict.estimated_us
-        if other is None or other.verdict.estimated_us is None:
-            return other is None or mine is not None
-        return mine is not None and mine < other.verdict.estimated_us
-
-    def as_dict(self) -> dict:
-        measured = self.verdict.measured
-        return {
-            "label": self.label, "origin": self.candidate.origin, "level": self.verdict.level.name,
-            "fault": self.verdict.fault, "message": self.verdict.message, "worst": self.verdict.worst,
-            "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None,
-            "estimated_us": self.verdict.estimated_us, "covered": self.verdict.covered, "threads": self.threads,
-        }  # fmt: skip
-
-
-@dataclass
-class Outcome:
-    """winner None: the baseline serves. speedup is over that baseline, the best; resolution what the race can tell."""
-
-    winner: Tried | None
-    baseline: str
-    timing: Timing | None
-    baselines: dict[str, dict]
-    tried: list[Tried]
-    resolution: float | None = None
-    speedup: float | None = None
-    rounds: int = 0
-    startup_ms: float = 0.0
-    notes: list[str] = field(default_factory=list)
-
-
 def search(
     problem: Problem,
     A: sp.csr_array,
@@ -95,18 +51,20 @@ def search(
     most: int | None,
     seed: int,
     modules: tuple[str, ...] = (),
-    gpu: GPU | None = None,
+    estimated: GPU | None = None,
+    made: Mapping[str, Path] | None = None,
 ) -> Outcome:
     """Race at most `most` of `candidates` against the baselines for `seconds`, starting the worker apart.
 
     A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy. The target emulator races
-    nothing: the verified candidate of the least estimated time on `gpu` wins, or without one the first.
+    nothing: the verified candidate of the least estimated time on `estimated` wins, or without one the first.
+    made: binaries that are there already, by the key of their candidate.
     """
     outcome = Outcome(None, "scipy", None, {}, [])
     try:
         with fence.session(problem, A, modules) as session:
             outcome.startup_ms = session.start() * 1e3
-            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome, gpu).run(candidates, most)
+            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome, estimated, made).run(candidates, most)
     except Died as error:
         outcome.notes.append(f"the worker could not be used: {error}")
     except OSError as error:
@@ -117,14 +75,15 @@ def search(
 class _Search:
     def __init__(
         self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome,
-        gpu: GPU | None = None,
+        estimated: GPU | None = None, made: Mapping[str, Path] | None = None,
     ):  # fmt: skip
-        self.problem, self.A, self.session, self.gpu = problem, A, session, gpu
-        self.deadline, self.seed, self.outcome = deadline, seed, outcome
+        self.problem, self.A, self.session, self.gpu = problem, A, session, estimated
+        self.deadline, self.seed, self.outcome, self.made = deadline, seed, outcome, made or {}
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
         self.expected: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of the timed inputs: y and its bound
         self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
+        self.states: list[dict] = []  # of a GPU, before and after rounds
         hangs = max(LEAST_PATIENCE, PATIENCE * (deadline - time.monotonic()))
         self.patience = min(evaluate.RUN_SECONDS, hangs)
         self.seconds = 10 + evaluate.seconds(problem)
@@ -205,6 +164,9 @@ class _Search:
             yield candidate, future.result()
 
     def _compile(self, candidate: Candidate) -> evaluate.Compiled | Verdict:
+        if candidate.key in self.made:
+            there = evaluate.Compiled(candidate, self.made[candidate.key], 0.0)
+            return evaluate.refuse(candidate, self.problem) or there
         made = evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
         if self.gpu and isinstance(made, evaluate.Compiled):  # once more for the GPU, while another candidate runs
             with contextlib.suppress(SparsegenError, nvrtc.CompileFailure):
@@ -221,7 +183,7 @@ class _Search:
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 if verdict.level >= Level.CORRECT:
                     self._enter(name, tried)
-                elif verdict.fault in ("crash", "timeout", "memory", *evaluate.CORRUPTING):
+                elif not self.session.alive:
                     self._restore()
                 else:
                     self._ask_quietly("drop", names=[name])
@@ -254,6 +216,8 @@ class _Search:
 
     def _restore(self) -> None:
         """After the worker died: baselines and correct candidates again, in a new one."""
+        if self.session.alive:  # it could not do what it was asked, no more than that
+            return
         try:
             for name, entry in self.outcome.baselines.items():
                 if "refused" not in entry:
@@ -290,7 +254,11 @@ class _Search:
         usable = {name: entry for name, entry in self.outcome.baselines.items() if "refused" not in entry}
         best = min((entry["rough_ns"] for entry in usable.values()), default=0.0)
         close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best or name == "scipy"]
-        if not self.arms or "scipy" not in usable:
+        if self.problem.target == "cuda" and len(usable) > 1:  # scipy cannot take what is on a GPU
+            usable.pop("scipy", None)
+            best = min(entry["rough_ns"] for entry in usable.values())
+            close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best]
+        if not self.arms or not close:
             self._baselines_alone(usable)
             return
         rough = {arm: tried.rough_us or 0.0 for arm, (tried, _) in self.arms.items()}
@@ -302,6 +270,7 @@ class _Search:
             self.session.ask("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
             rounds, changed = self._rounds([*arms, "null", *close], (fastest, "null"))
             self._judge(rounds, arms, close, fastest, changed)
+            self._cold(close)
         except Died as error:
             self.outcome.notes.append(f"the worker died in the race: {error}")
             self._baselines_alone(usable)
@@ -328,6 +297,7 @@ class _Search:
                 most_seconds=max(left, LEAST_RACE), seed=self.seed + len(rounds),
             )  # fmt: skip
             rounds += answer["rounds"]
+            self.states += answer.get("states", [])
             changed |= set(answer["changed"])
             ratios = np.array([each[pair[1]] / each[pair[0]] for each in rounds])
             error = 1.25 * ratios.std() / np.sqrt(len(ratios))  # of a median
@@ -356,7 +326,7 @@ class _Search:
                 entry["measured_us"] = entry["rough_ns"] / 1e3
         times = {name: outcome.baselines[name]["measured_us"] for name in names}
         best = min(names, key=times.__getitem__)
-        tied = times["scipy"] <= times[best] * (1 + outcome.resolution)
+        tied = times.get("scipy", np.inf) <= times[best] * (1 + outcome.resolution)
         outcome.baseline = "scipy" if tied else best
         for arm in sorted(arms, key=lambda arm: np.percentile([each[arm] for each in choosing], level)):
             tried, threads = self.arms[arm]
@@ -372,8 +342,25 @@ class _Search:
                 ratio = times[best] * 1e3 / float(np.percentile([each[arm] for each in scoring], level))
             if outcome.timing is None:
                 outcome.timing, outcome.speedup = timing, ratio
-                if ratio > 1 + outcome.resolution:
+                alone = self.problem.target == "cuda" and names == ["scipy"]  # nothing else is there for a GPU
+                if ratio > 1 + outcome.resolution or alone:
                     outcome.winner = tried
+
+    def _cold(self, names: list[str]) -> None:
+        """On a GPU: times with nothing in the L2, apart from the race, and the state of the GPU while it was on."""
+        outcome = self.outcome
+        if self.problem.target != "cuda":
+            return
+        if self.states:
+            outcome.gpu = {"before": self.states[0], "after": self.states[-1]}
+            outcome.notes += gpu.notes(self.states[0], self.states[-1])
+        own = next((arm for arm, (tried, _) in self.arms.items() if tried is outcome.winner), None)
+        answer = self.session.ask("cold", self.seconds * len(names) + 30, arms=[*names, *([own] if own else [])])
+        for arm, ns in answer["cold_ns"].items():
+            if arm == own:
+                outcome.cold_us = ns / 1e3
+            else:
+                outcome.baselines[arm]["cold_us"] = ns / 1e3
 
     def _distrust(self, arm: str, tried: Tried, timing: Timing, changed: set[str]) -> tuple[str, str] | None:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""

@@ -6,7 +6,8 @@
     device() -> str                     what a measured choice is for
     screen(candidate) -> str | None     one sentence why its source must not be compiled
     unit(candidate, problem, packs) -> str     the translation unit
-    build(unit) -> Path                 the binary, from the cache or compiled into it; raises CompileFailure
+    build(unit, ordinal) -> Path        the binary, from the cache or compiled into it; raises CompileFailure; ordinal
+                                        says for which GPU, where there are several
     load(path) -> handle
     bind(handle, candidate, problem, packs, arrays, threads) -> plan     plan.run(x, y, alpha, beta) -> status
 

@@ -49,7 +49,7 @@ def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str
     return prelude.assemble(candidate, problem, packs, {})
 
 
-def build(text: str) -> Path:
+def build(text: str, ordinal: int = 0) -> Path:
     """The PTX of a translation unit, from the cache or compiled into it. Raises CompileFailure."""
     key = hashlib.blake2b("\0".join([nvrtc.version(), "ptx", ARCH, text]).encode(), digest_size=20).hexdigest()
 
