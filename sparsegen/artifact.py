@@ -112,6 +112,18 @@ class Artifact:
     def report(self) -> Report:
         return self._report
 
+    def noted(self, note: str) -> Artifact:
+        """Itself, with a note in its report."""
+        self._report = self._report.noted([note])
+        return self
+
+    def refused(self, why: str, level: Level) -> Artifact:
+        """Itself, after a check on a GPU that it failed: its certificate is void."""
+        self.level, self.certificate = level, {"level": level.name, "refused": why}
+        entries = {"verified": why, "level": level.name, "certificate": self.certificate}
+        self._report = Report({**self._report.as_dict(), **entries})
+        return self
+
     def explain(self) -> str:
         words = (
             f"{self.candidate.label} was compiled for {self.arch} ({len(self.image)} bytes of machine code): "
@@ -127,6 +139,8 @@ class Artifact:
 
     def __call__(self, *args, **kwargs):
         what = f"this is an Artifact for {self.arch}, {self.verified}"
+        if "refused" in self.certificate:
+            raise SparsegenError(f"{what}; compile its matrix again")
         raise SparsegenError(f"{what}; load it on a machine with that GPU")
 
     __matmul__ = matvec = matmat = __call__

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,9 +31,10 @@ class Seen(NamedTuple):
     ordinal: int | None
     owner: object  # kept while the address is used
 
-    def order(self) -> str | None:
+    def order(self) -> Literal["C", "F"] | None:
         """"C" or "F" for an array without gaps, "C" for one that is both; else None."""
-        for name in ("C", "F"):
+        names: tuple[Literal["C", "F"], ...] = ("C", "F")
+        for name in names:
             wanted = packed_strides(self.shape, self.dtype.itemsize, name)
             if all(a == b for a, b, size in zip(self.strides, wanted, self.shape, strict=True) if size > 1):
                 return name
@@ -45,7 +46,7 @@ class DeviceArray:
 
     def __init__(self, device: gpu.Device, shape: tuple[int, ...], dtype, order: str = "C", guarded: bool = False):
         self.device, self.shape, self.dtype, self.order = device, tuple(shape), np.dtype(dtype), order
-        self.stream = LEGACY_STREAM
+        self.stream: int | None = LEGACY_STREAM  # of the interface: None asks nobody to wait
         self.buffer = gpu.Buffer(device, math.prod(self.shape) * self.dtype.itemsize, guarded=guarded)
 
     @property
@@ -87,12 +88,13 @@ def seen(array: Any) -> Seen | None:
         return None
     if root == "torch" and hasattr(array, "data_ptr"):
         return _of_torch(array)
-    if hasattr(type(array), "__cuda_array_interface__") or hasattr(array, "__cuda_array_interface__"):
-        return _of_interface(array, root)
-    if hasattr(array, "__dlpack_device__") and hasattr(array, "__dlpack__"):
-        kind, ordinal = array.__dlpack_device__()
-        return _of_dlpack(array, int(ordinal)) if int(kind) in CUDA_KINDS else None
-    return None
+    try:
+        if hasattr(array, "__cuda_array_interface__"):
+            return _of_interface(array, root)
+        kind, ordinal = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (0, 0)
+    except Exception:  # whatever an object's own attributes raise: it is looked at as everything else is
+        return None
+    return _of_dlpack(array, int(ordinal)) if int(kind) in CUDA_KINDS else None
 
 
 def _of_torch(tensor: Any) -> Seen | None:
@@ -188,7 +190,7 @@ def host(array: Any, device: gpu.Device) -> np.ndarray:
     entered = device.enter()
     try:
         gpu.ask(gpu.driver().cuStreamSynchronize(found.stream))
-        into = np.empty(found.shape, found.dtype, order=order)  # type: ignore[call-overload]
+        into = np.empty(found.shape, found.dtype, order=order)
         if into.nbytes:
             gpu.ask(gpu.driver().cuMemcpyDtoH(into.ctypes.data, found.address, into.nbytes))
     finally:

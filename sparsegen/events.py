@@ -1,4 +1,4 @@
-"""Time on a GPU by CUDA events: of calls that are queued before the first of them begins, so that none waits for Python.
+"""Time on a GPU by CUDA events, of calls that are queued before the first of them begins: none waits for Python.
 
 Hot: calls one after the other, which find in the L2 what the one before has left. Cold: single calls, each after twice
 the L2 has been written over. Before either the GPU is kept busy with writes for as long as queueing will take. The
@@ -108,7 +108,8 @@ class Clock:
         for _ in range(count):
             taken = {}
             for index in rng.permutation(len(names)):
-                arm, which, last = names[index], int(rng.integers(2)), []
+                arm, which = names[index], int(rng.integers(2))
+                last: list[object] = []
                 if prepare:
                     prepare(which)
 

@@ -6,6 +6,7 @@ which CuPy, PyTorch and the CUDA runtime use as well. Clocks are read, never set
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import Any
@@ -155,10 +156,8 @@ class Buffer:
 
     def __del__(self):
         if getattr(self, "_base", 0) and not sys.is_finalizing():
-            try:
+            with contextlib.suppress(SparsegenError):  # a context that has ended took its memory with it
                 self._within(lambda: driver().cuMemFree(self._base))
-            except SparsegenError:
-                pass  # a context that has ended took its memory with it
 
 
 def upload(device: Device, array: np.ndarray, guarded: bool = False) -> Buffer:
@@ -219,8 +218,8 @@ def get(ordinal: int = 0) -> Device:
 
 def forget() -> None:
     """Look at the machine anew when next asked."""
-    for each in (driver, _count, get, _nvml):
-        each.cache_clear()
+    _count.cache_clear()
+    get.cache_clear()
 
 
 def ask(answer: tuple) -> Any:
@@ -231,7 +230,7 @@ def ask(answer: tuple) -> Any:
         if number in FAULTS:
             message = f"the kernel ended its context ({name}): {FAULTS[number]}"
         elif number in OLD_DRIVER:
-            message = f"the driver does not take this machine code ({name}): it is too old, or for another GPU"
+            message = f"the driver does not take this machine code ({name}): update it, or install NVRTC of its version"
         else:
             message = f"the CUDA driver answers {name}" + (f": {SAYS[number]}" if number in SAYS else "")
         raise GPUError(number, message)
@@ -267,10 +266,8 @@ def state(device: Device) -> dict:
         return {}
 
     def put(name: str, read) -> None:
-        try:
+        with contextlib.suppress(Exception):  # not supported by this GPU, or not allowed here
             found[name] = read()
-        except Exception:  # not supported by this GPU, or not allowed here
-            pass
 
     try:
         handle = nvml.nvmlDeviceGetHandleByPciBusId(device.bus)

@@ -26,8 +26,9 @@ class Kernel(operands.Call, spla.LinearOperator):
 
     A `scipy.sparse.linalg.LinearOperator`. x: (n,), (n, 1) or (n, k), anything numpy makes an array of; the result has
     numpy's result type and x's dimensions. A kernel on a GPU takes arrays that lie there too, of CuPy, PyTorch or what
-    has `__cuda_array_interface__` or DLPack, in their stream, and the result stays there. A must not be changed in place afterwards: see `update_values`. Entries
-    stored in A propagate NaN and infinity, entries it does not have do not, as in scipy. Safe to call from threads.
+    has `__cuda_array_interface__` or DLPack, in their stream, and the result stays there. A must not be changed in
+    place afterwards: see `update_values`. Entries stored in A propagate NaN and infinity, entries it does not have do
+    not, as in scipy. Safe to call from threads.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ cannot bear it) is computed on the host and copied back: right, and slow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,8 @@ from sparsegen import device_arrays, gpu, operands
 from sparsegen.device_arrays import Seen
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 
-if TYPE_CHECKING:
-    from sparsegen.kernel import Kernel
 
-
-def call(kernel: Kernel, x: Any, there: Seen, out: Any, alpha, beta) -> Any:
+def call(kernel: Any, x: Any, there: Seen, out: Any, alpha, beta) -> Any:
     """alpha A x + beta out, for what `device_arrays.seen` has found of x. Raises SparsegenTypeError and -ValueError."""
     if kernel.problem.target != "cuda":
         raise SparsegenTypeError(f"x lies on a GPU and the kernel is for the {kernel.problem.target}; compile for cuda")
@@ -53,16 +50,16 @@ def call(kernel: Kernel, x: Any, there: Seen, out: Any, alpha, beta) -> Any:
         raise SparsegenValueError("x and out share memory; expected arrays apart")
     if _launched(kernel, there, found, float(alpha), float(beta)):
         return y
-    if kernel._binding is None and kernel._whole is not None and kernel.baseline != "scipy":
-        if type(alpha) is int and alpha == 1 and beta == 0 and there.shape == kernel._whole_shape:
-            product = kernel._whole(x, y)
-            if product is not y:
-                _copy(product, found, device)
-            return y
+    library = kernel._whole if kernel._binding is None and kernel.baseline != "scipy" else None
+    if library is not None and (alpha, beta) == (1, 0) and there.shape == kernel._whole_shape:
+        product = library(x, y)
+        if product is not y:
+            _copy(product, found, device)
+        return y
     return _through_host(kernel, x, y, found, alpha, beta, device)
 
 
-def graph(kernel: Kernel, x: Any, out: Any, alpha: float, beta: float) -> Callable:
+def graph(kernel: Any, x: Any, out: Any, alpha: float, beta: float) -> Callable:
     """See Kernel.graph."""
     if kernel.problem.target != "cuda" or kernel._binding is None:
         raise SparsegenValueError("a graph is of a kernel on a GPU; this is none, or a library serves")
@@ -76,7 +73,7 @@ def graph(kernel: Kernel, x: Any, out: Any, alpha: float, beta: float) -> Callab
     return plan.graph(*shaped, alpha, beta)
 
 
-def _plan(kernel: Kernel, there: Seen, found: Seen) -> tuple[Any, tuple[Seen, Seen]]:
+def _plan(kernel: Any, there: Seen, found: Seen) -> tuple[Any, tuple[Seen, Seen]]:
     """The plan for operands of a shape and a layout, None where there is none; and they as it takes them."""
     problem, binding = kernel.problem, kernel._binding
     if binding is None or kernel.dtype != problem.dtype or not all(there.shape) or not all(found.shape):
@@ -92,7 +89,7 @@ def _plan(kernel: Kernel, there: Seen, found: Seen) -> tuple[Any, tuple[Seen, Se
     return binding.plan(k, *(rows[each.order() or "C"] for each in shaped)), shaped
 
 
-def _launched(kernel: Kernel, there: Seen, found: Seen, alpha: float, beta: float) -> bool:
+def _launched(kernel: Any, there: Seen, found: Seen, alpha: float, beta: float) -> bool:
     """Whether the kernel computed it."""
     binding = kernel._binding
     if binding is None or (binding.checks_finite and beta != 0):  # out could be lost
@@ -106,9 +103,9 @@ def _reshaped(array: Seen, shape: tuple[int, ...]) -> Seen:
     return array._replace(shape=shape, strides=device_arrays.packed_strides(shape, array.dtype.itemsize, order))
 
 
-def _through_host(kernel: Kernel, x, y, found: Seen, alpha, beta, device: gpu.Device):
+def _through_host(kernel: Any, x, y, found: Seen, alpha, beta, device: gpu.Device):
     x_host = device_arrays.host(x, device)
-    y_host = device_arrays.host(y, device) if beta != 0 else np.empty(found.shape, found.dtype, order=found.order())
+    y_host = device_arrays.host(y, device) if beta != 0 else np.empty(found.shape, found.dtype, order=found.order() or "C")
     _put(kernel._call(x_host, y_host, alpha, beta), found, device)
     return y
 
@@ -117,7 +114,7 @@ def _put(array: np.ndarray, found: Seen, device: gpu.Device) -> None:
     """Copy an array to where another lies on the GPU, of the same shape, dtype and order."""
     if not array.nbytes:
         return
-    array = np.asarray(array, found.dtype, order=found.order())
+    array = np.asarray(array, found.dtype, order=found.order() or "C")
     entered = device.enter()
     try:
         gpu.ask(gpu.driver().cuStreamSynchronize(found.stream))

@@ -11,6 +11,8 @@ from sparsegen import device_arrays, events, gpu, ops, timing
 from sparsegen.arena import Arena
 from sparsegen.problem import Problem
 
+Arms = Mapping[str, Callable[[], object]]
+
 
 def of(problem: Problem, x: np.ndarray) -> Host | Device:
     """The place for a problem, holding an input like x."""
@@ -45,7 +47,7 @@ class Host:
     def rough(self, call: Callable[[], object]) -> float:
         return timing.rough(call)
 
-    def interleaved(self, arms: Mapping[str, Callable[[], object]], count: int, seed: int, most_seconds: float, **steps):
+    def interleaved(self, arms: Arms, count: int, seed: int, most_seconds: float, **steps) -> list[dict[str, float]]:
         return timing.interleaved(arms, self.threads, count, seed, most_seconds, **steps)
 
     def cold(self, call: Callable[[], object]) -> float | None:
@@ -65,6 +67,7 @@ class Device:
         arrays = device_arrays.DeviceArray
         self.x: Any = arrays(self.device, x.shape, problem.dtype, problem.order_b, guarded=True)
         self.y: Any = arrays(self.device, shape, problem.dtype, problem.order_c, guarded=True)
+        self.x.stream = self.y.stream = None  # all that is timed is in the default stream: no library need wait
         self.clock = events.Clock(self.device)
 
     def guard(self) -> None:
@@ -92,7 +95,7 @@ class Device:
     def rough(self, call: Callable[[], object]) -> float:
         return self.clock.rough(call)
 
-    def interleaved(self, arms: Mapping[str, Callable[[], object]], count: int, seed: int, most_seconds: float, **steps):
+    def interleaved(self, arms: Arms, count: int, seed: int, most_seconds: float, **steps) -> list[dict[str, float]]:
         return self.clock.interleaved(arms, count, seed, most_seconds, **steps)
 
     def cold(self, call: Callable[[], object]) -> float | None:

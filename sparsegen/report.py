@@ -13,8 +13,8 @@ from sparsegen.search import Outcome
 from sparsegen.verdict import Verdict
 
 MEASURED = (
-    "measured_us", "measured_cold_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
-    "fraction_of_limit", "limit_is", "break_even_calls",
+    "measured_us", "measured_cold_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved",
+    "limit_us", "fraction_of_limit", "limit_is", "break_even_calls",
 )  # fmt: skip
 SHOWN = ("measured_us", "cold_us", "prepare_ms", "refused", "chosen")  # of a baseline
 

@@ -64,7 +64,8 @@ def search(
     try:
         with fence.session(problem, A, modules) as session:
             outcome.startup_ms = session.start() * 1e3
-            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome, estimated, made).run(candidates, most)
+            until = time.monotonic() + seconds
+            _Search(problem, A, session, until, seed, outcome, estimated, made).run(candidates, most)
     except Died as error:
         outcome.notes.append(f"the worker could not be used: {error}")
     except OSError as error:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -129,7 +130,7 @@ class _Bound:
             Arena({**packed.arrays, "data": np.zeros(count, dtype)}, fenced=True)
             for packed, count in zip(packs, slots, strict=True)
         ]
-        self.plans: dict[int, object] = {}
+        self.plans: dict[int, Any] = {}
 
     def set_values(self, data: np.ndarray) -> None:
         for arena, packed in zip(self.arenas, self.packs, strict=True):

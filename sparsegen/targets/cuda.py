@@ -239,10 +239,9 @@ class Plan:
         for launch in self.launches:
             self._launch(launch, x_at, y_at, alpha, 1.0 if launch.later else beta, stream)
         if self.shares:
-            if self._ended is None:
-                self._ended = gpu.ask(driver.cuEventCreate(2)), stream  # without a time
-            self._ended = self._ended[0], stream
-            gpu.ask(driver.cuEventRecord(self._ended[0], stream))
+            event = self._ended[0] if self._ended else gpu.ask(driver.cuEventCreate(2))  # without a time
+            self._ended = event, stream
+            gpu.ask(driver.cuEventRecord(event, stream))
         if not self.checks:
             return 0
         gpu.ask(driver.cuStreamSynchronize(stream))
@@ -287,12 +286,13 @@ class Plan:
     def _launch(self, launch: _Launch, x_at: int, y_at: int, alpha: float, beta: float, stream: int) -> None:
         words, places = launch.words, launch.places
         real, width = words.view(self.problem.dtype), 8 // self.problem.dtype.itemsize
-        for name, value in ((self.input, x_at), (self.output, y_at)):
-            if name in places:
-                words[places[name]] = value
-        for name, value in (("alpha", alpha), ("beta", beta)):
-            if name in places:
-                real[width * places[name]] = value
+        if self.input in places:
+            words[places[self.input]] = x_at
+        words[places[self.output]] = y_at
+        if "alpha" in places:
+            real[width * places["alpha"]] = alpha
+        if "beta" in places:
+            real[width * places["beta"]] = beta
         answer = self.driver.cuLaunchKernel(
             launch.function, launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes, stream, launch.addresses, 0
         )
@@ -327,7 +327,7 @@ class Plan:
 class Graph:
     """graph(stream=0) starts the captured launches; x and y are those it was made of, and are kept."""
 
-    def __init__(self, plan: Plan, operands: tuple, arguments: tuple):
+    def __init__(self, plan: Plan, operands: tuple, arguments: tuple[int, int, float, float]):
         self.plan, self.operands, self.driver = plan, operands, plan.driver
         driver, ask = plan.driver, gpu.ask
         stream = ask(driver.cuStreamCreate(1))  # none that waits for the default one, which cannot be captured
