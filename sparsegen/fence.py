@@ -33,7 +33,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 START_SECONDS = 60.0
-START = "from sparsegen import worker; worker.main({})"  # of the template process; its end of the pipe goes in
+START = "from sparsegen import worker; worker.main(%d)"  # of the template process; its end of the pipe goes in
 
 
 class Died(Exception):
@@ -64,7 +64,7 @@ class _Template:
             ours, theirs = socket.socketpair()
             root = str(Path(__file__).resolve().parent.parent)
             first = f"import sys; sys.path.insert(0, {root!r})"
-            start = f"{first}; {START.format(theirs.fileno())}"
+            start = f"{first}; {START % theirs.fileno()}"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

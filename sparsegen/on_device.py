@@ -105,7 +105,8 @@ def _reshaped(array: Seen, shape: tuple[int, ...]) -> Seen:
 
 def _through_host(kernel: Any, x, y, found: Seen, alpha, beta, device: gpu.Device):
     x_host = device_arrays.host(x, device)
-    y_host = device_arrays.host(y, device) if beta != 0 else np.empty(found.shape, found.dtype, order=found.order() or "C")
+    order = found.order() or "C"
+    y_host = device_arrays.host(y, device) if beta != 0 else np.empty(found.shape, found.dtype, order=order)
     _put(kernel._call(x_host, y_host, alpha, beta), found, device)
     return y
 

@@ -259,7 +259,7 @@ class _Search:
             usable.pop("scipy", None)
             best = min(entry["rough_ns"] for entry in usable.values())
             close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best]
-        if not self.arms or not close:
+        if not self.arms or not close or (self.problem.target != "cuda" and "scipy" not in usable):
             self._baselines_alone(usable)
             return
         rough = {arm: tried.rough_us or 0.0 for arm, (tried, _) in self.arms.items()}

@@ -20,11 +20,11 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.sparse as sp
 
-MAGIC = b"FAKE CUBIN\0"
+MAGIC = b"FAKE CUBIN\n"
 L2_BYTES = 1 << 20
 START = (
     "import sys; sys.path.insert(0, {folder!r}); import fake_gpu; fake_gpu.install({options!r}); "
-    "from sparsegen import worker; worker.main({{}})"
+    "from sparsegen import worker; worker.main(%d)"
 )
 
 
@@ -299,7 +299,8 @@ class Driver:
         assert isinstance(image, bytes)
         if not image.startswith(MAGIC):
             return Result.CUDA_ERROR_INVALID_IMAGE, None
-        self.modules[number := next(self._numbers)] = image[len(MAGIC) :]
+        text = image[len(MAGIC) :].partition(b"\0")[0]  # the cache adds its checksum
+        self.modules[number := next(self._numbers)] = text
         return *OK, Handle(number)
 
     def cuModuleUnload(self, module):
@@ -512,7 +513,7 @@ def install(options: dict | None = None, put=setattr, cusparse: CuSparse | None 
         if kind != "cubin":
             return image
         text = compiled(source, arch, kind="ptx", options=["-lineinfo", *options], **limits)
-        return nvrtc.Image(MAGIC + text.data, image.log, image.resources)
+        return nvrtc.Image(MAGIC + text.data + b"\0", image.log, image.resources)
 
     gpu.forget()
     put(gpu, "driver", lambda: fake)

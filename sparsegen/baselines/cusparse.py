@@ -97,22 +97,26 @@ def library() -> Any:
         from cuda import pathfinder
 
         if path := pathfinder.load_nvidia_dynamic_lib("cusparse").abs_path:
-            return ctypes.CDLL(path)
+            return _ready(ctypes.CDLL(path))
     except Exception as error:  # no package, or its own kinds
         reason = str(error).splitlines()[0][:100] if str(error) else reason
     for name in ("libcusparse.so.12", "libcusparse.so.13", "libcusparse.so"):
         try:
-            return ctypes.CDLL(name)
+            return _ready(ctypes.CDLL(name))
         except OSError:
             continue
     return reason
 
 
+def _ready(found: ctypes.CDLL) -> ctypes.CDLL:
+    found.cusparseGetErrorString.restype = ctypes.c_char_p
+    return found
+
+
 def _check(status: int) -> None:
     if status:
-        words = library().cusparseGetErrorString
-        words.restype = ctypes.c_char_p
-        raise SparsegenError(f"cuSPARSE answers {status} ({(words(status) or b'').decode()})")
+        words = library().cusparseGetErrorString(status) or b""
+        raise SparsegenError(f"cuSPARSE answers {status} ({words.decode()})")
 
 
 class Call:

@@ -228,8 +228,8 @@ class Plan:
     def queue(self, x_at: int, y_at: int, alpha: float, beta: float, stream: int) -> int:
         """Queue the launches of one call on addresses of the device, whose context is current; the status."""
         driver = self.driver
-        if self.shares and self._ended is not None and self._ended[1] != stream:
-            gpu.ask(driver.cuStreamWaitEvent(stream, self._ended[0], 0))
+        if self.shares and (ended := self._ended) is not None and ended[1] != stream:
+            gpu.ask(driver.cuStreamWaitEvent(stream, ended[0], 0))
         if self.checks:
             gpu.ask(driver.cuMemsetD32Async(self.buffers["status"].address, 0, 1, stream))
         if self.zero and self.count and beta == 0:
@@ -280,8 +280,8 @@ class Plan:
     def __del__(self):
         for module in getattr(self, "modules", []):
             self.driver.cuModuleUnload(module)
-        if getattr(self, "_ended", None):
-            self.driver.cuEventDestroy(self._ended[0])
+        if ended := getattr(self, "_ended", None):
+            self.driver.cuEventDestroy(ended[0])
 
     def _launch(self, launch: _Launch, x_at: int, y_at: int, alpha: float, beta: float, stream: int) -> None:
         words, places = launch.words, launch.places
