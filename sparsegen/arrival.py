@@ -39,7 +39,7 @@ def arrived(artifact: Artifact, seconds: float = SECONDS, seed: int = 20260) -> 
     problem = replace(artifact.problem, device=str(device), ordinal=ordinal)
     A, chosen = artifact._A, artifact.candidate
     own = A if A.dtype == problem.dtype else A.astype(problem.dtype)
-    modules = tuple(name for name in ("torch",) if name in sys.modules)
+    modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image"
         path.write_bytes(artifact.image)

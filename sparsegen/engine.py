@@ -107,7 +107,7 @@ def compile(
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
-    modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
+    modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)  # the worker imports them too
     asked = [] if options["model"] == "auto" else [options["model"]]  # a choice made without a model is no other's
     key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, *asked])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):

@@ -233,13 +233,14 @@ class _Child:
         self.place.put_x(self.inputs[0])
         return {"rough_ns": self.place.rough(self.arms[name])}
 
-    def baseline(self, name: str) -> dict:
-        """Prepare a baseline as an arm; y of its first call goes to the output."""
+    def baseline(self, name: str, way: str = "") -> dict:
+        """Prepare a baseline as an arm; y of its first call goes to the output. way: one of its `arms`."""
         module, problem = baselines.get(name), replace(self.problem, threads=self.problem.useful_threads)
         if reason := module.available(problem):
             return {"refused": reason}
         started = time.perf_counter_ns()
-        call, x, y = module.prepare(self.A, problem), self.place.x, self.place.y
+        call = module.arms(self.A, problem)[way]() if way else module.prepare(self.A, problem)
+        x, y = self.place.x, self.place.y
         prepared = (time.perf_counter_ns() - started) / 1e6
         self.place.put_x(self.inputs[0])
         self.arms[name] = lambda: call(x, y)

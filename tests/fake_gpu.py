@@ -540,7 +540,7 @@ if __name__ == "__main__":  # python tests/fake_gpu.py SCRIPT ARGUMENTS: a scrip
 
     sys.argv = sys.argv[1:]
     root = str(Path(__file__).resolve().parent.parent)
-    sys.path.insert(0, root)
+    sys.path[:0] = [root, str(Path(sys.argv[0]).resolve().parent)]
     sys.modules["fake_gpu"] = sys.modules["__main__"]
     install()
     runpy.run_path(sys.argv[0], run_name="__main__")

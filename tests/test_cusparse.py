@@ -112,10 +112,11 @@ def test_reasons_of_cupy(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cupy" else real(name, *rest))
         assert "pip install" in module.available(p)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
+    assert "import cupy" in module.available(p)
     cupy = ModuleType("cupy")
     cupy.cuda = SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
     assert "GPU" in module.available(p)
     cupy.cuda.is_available = lambda: True
     assert module.available(p) is None
