@@ -33,6 +33,8 @@ class Seen(NamedTuple):
 
     def order(self) -> Literal["C", "F"] | None:
         """"C" or "F" for an array without gaps, "C" for one that is both; else None."""
+        if len(self.shape) == 1:
+            return "C" if self.strides[0] == self.dtype.itemsize or self.shape[0] < 2 else None
         names: tuple[Literal["C", "F"], ...] = ("C", "F")
         for name in names:
             wanted = packed_strides(self.shape, self.dtype.itemsize, name)
@@ -47,14 +49,14 @@ class DeviceArray:
     def __init__(self, device: gpu.Device, shape: tuple[int, ...], dtype, order: str = "C", guarded: bool = False):
         self.device, self.shape, self.dtype, self.order = device, tuple(shape), np.dtype(dtype), order
         self.stream: int | None = LEGACY_STREAM  # of the interface: None asks nobody to wait
+        self.strides = packed_strides(self.shape, self.dtype.itemsize, order)
         self.buffer = gpu.Buffer(device, math.prod(self.shape) * self.dtype.itemsize, guarded=guarded)
 
     @property
     def __cuda_array_interface__(self) -> dict:
-        strides = None if self.order == "C" else packed_strides(self.shape, self.dtype.itemsize, self.order)
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.buffer.address, False), "version": 3,
-            "strides": strides, "stream": self.stream,
+            "strides": None if self.order == "C" else self.strides, "stream": self.stream,
         }  # fmt: skip
 
     def get(self) -> np.ndarray:
@@ -83,14 +85,21 @@ def packed_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[i
 
 def seen(array: Any) -> Seen | None:
     """What an array on a GPU is; None for everything else."""
-    root = type(array).__module__.partition(".")[0]
+    kind = type(array)
+    if kind is DeviceArray:
+        at, stream = array.buffer.address, array.stream or 0
+        return Seen(at, array.shape, array.dtype, array.strides, stream, array.device.ordinal, array)
+    root = kind.__module__.partition(".")[0]
     if root == "numpy":
         return None
+    if root == "cupy" and "cupy" in sys.modules:
+        stream = int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        return Seen(array.data.ptr, array.shape, array.dtype, array.strides, stream, int(array.device.id), array)
     if root == "torch" and hasattr(array, "data_ptr"):
         return _of_torch(array)
     try:
         if hasattr(array, "__cuda_array_interface__"):
-            return _of_interface(array, root)
+            return _of_interface(array)
         kind, ordinal = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (0, 0)
     except Exception:  # whatever an object's own attributes raise: it is looked at as everything else is
         return None
@@ -110,16 +119,12 @@ def _of_torch(tensor: Any) -> Seen | None:
     return Seen(int(tensor.data_ptr()), tuple(tensor.shape), dtype, steps, stream, tensor.device.index, tensor)
 
 
-def _of_interface(array: Any, root: str) -> Seen:
+def _of_interface(array: Any) -> Seen:
     about = array.__cuda_array_interface__
     dtype, shape = np.dtype(about["typestr"]), tuple(int(size) for size in about["shape"])
     steps = about.get("strides") or packed_strides(shape, dtype.itemsize, "C")
-    stream, ordinal = about.get("stream") or 0, None
-    if root == "cupy" and "cupy" in sys.modules:
-        stream, ordinal = int(sys.modules["cupy"].cuda.get_current_stream().ptr), int(array.device.id)
-    elif isinstance(array, DeviceArray):
-        ordinal = array.device.ordinal
-    return Seen(int(about["data"][0]), shape, dtype, tuple(int(step) for step in steps), int(stream), ordinal, array)
+    stream = int(about.get("stream") or 0)
+    return Seen(int(about["data"][0]), shape, dtype, tuple(int(step) for step in steps), stream, None, array)
 
 
 class _Tensor(ctypes.Structure):

@@ -272,7 +272,11 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._A, self._binding = A, binding
         self._plain, self._rows = A.dtype, A.shape[0]  # of an x that needs no conversion, and of its y
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
-        self._whole_shape = ops.get(problem.op).shapes(problem)[0]
+        self._whole_shape, shape_y = ops.get(problem.op).shapes(problem)
+        self._vector: tuple | None = None  # the fast path of vectors on a GPU
+        if problem.target == "cuda" and binding is not None and vector and A.shape[0] and not binding.checks_finite:
+            there = binding.plan(1, problem.layout_b, problem.layout_c)
+            self._vector = None if there is None else (there, self._whole_shape, shape_y, problem.dtype)
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of whole operands
         self._plan = plan if plan is not None else run  # the same, without Python between

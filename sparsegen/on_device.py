@@ -6,6 +6,7 @@ cannot bear it) is computed on the host and copied back: right, and slow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,21 @@ from sparsegen.errors import SparsegenTypeError, SparsegenValueError
 
 def call(kernel: Any, x: Any, there: Seen, out: Any, alpha, beta) -> Any:
     """alpha A x + beta out, for what `device_arrays.seen` has found of x. Raises SparsegenTypeError and -ValueError."""
+    direct = kernel._vector
+    plain = type(alpha) in (int, float) and type(beta) in (int, float) and (beta == 0 or out is not None)
+    if direct is not None and plain:
+        plan, x_shape, y_shape, dtype = direct
+        step = (dtype.itemsize,)
+        if there.shape == x_shape and there.dtype == dtype and there.strides == step:
+            y = device_arrays.like(x, y_shape, dtype, "C", plan.device) if out is None else out
+            found = device_arrays.seen(y)
+            ordinals = None, plan.device.ordinal
+            if (
+                found is not None and found.shape == y_shape and found.dtype == dtype and found.strides == step
+                and there.ordinal in ordinals and found.ordinal in ordinals and not _overlap(there, found)
+            ):  # fmt: skip
+                plan.direct(there.address, found.address, alpha, beta, there.stream)
+                return y
     if kernel.problem.target != "cuda":
         raise SparsegenTypeError(f"x lies on a GPU and the kernel is for the {kernel.problem.target}; compile for cuda")
     device = gpu.get(kernel.problem.ordinal)
@@ -140,8 +156,8 @@ def _copy(product: Any, found: Seen, device: gpu.Device) -> None:
 
 
 def _overlap(one: Seen, other: Seen) -> bool:
-    ends = [each.address + int(np.prod(each.shape)) * each.dtype.itemsize for each in (one, other)]
-    return one.address < ends[1] and other.address < ends[0]
+    first, second = (each.address + math.prod(each.shape) * each.dtype.itemsize for each in (one, other))
+    return one.address < second and other.address < first
 
 
 def _same_gpu(name: str, array: Seen, device: gpu.Device) -> None:

@@ -205,11 +205,11 @@ class Plan:
             raise SparsegenTypeError("one of x and y is a NumPy array; expected both on the host or both on the device")
         x_at = _address(self.input, x, self.shapes[0], problem.dtype, problem.layout_b)
         y_at = _address(self.output, y, self.shapes[1], problem.dtype, problem.layout_c)
+        if not isinstance(x, np.ndarray):
+            return self.direct(x_at, y_at, alpha, beta, stream)
         with self.lock:
             entered = device.enter()
             try:
-                if not isinstance(x, np.ndarray):
-                    return self.queue(x_at, y_at, alpha, beta, stream)
                 if self._staged is None:
                     self._staged = gpu.Buffer(device, x.nbytes), gpu.Buffer(device, y.nbytes)
                 staged_x, staged_y = self._staged
@@ -224,6 +224,15 @@ class Plan:
                 device.leave(entered)
 
     run = __call__
+
+    def direct(self, x_at: int, y_at: int, alpha: float, beta: float, stream: int) -> int:
+        """A call on addresses of the device where operands lie that were looked at; the status."""
+        with self.lock:
+            entered = self.device.enter()
+            try:
+                return self.queue(x_at, y_at, alpha, beta, stream)
+            finally:
+                self.device.leave(entered)
 
     def queue(self, x_at: int, y_at: int, alpha: float, beta: float, stream: int) -> int:
         """Queue the launches of one call on addresses of the device, whose context is current; the status."""
