@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         best = judged(problem, A, devices, options.smoke)
         found[name] = {"shape": list(A.shape), "nnz": int(A.nnz), "templates": best}
         print(f"{name}: {A.shape[0]} x {A.shape[1]}, {A.nnz} entries", flush=True)
-    about = {"op": options.op, "dtype": options.dtype, "label": estimate.LABEL, "environment": environment(0)}
+    labels = sorted({estimate.label(each) for each in devices})
+    about = {"op": options.op, "dtype": options.dtype, "label": ", ".join(labels), "environment": environment(0)}
     path = Path(options.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps({**about, "matrices": found}, indent=1) + "\n")

@@ -42,7 +42,7 @@ def arrived(artifact: Artifact, seconds: float = SECONDS, seed: int = 20260) -> 
     modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image"
-        path.write_bytes(artifact.image)
+        target.keep(path, artifact.image)
         outcome = search(problem, own, iter([chosen]), seconds, 1, seed, modules, made={chosen.key: path})
     if not outcome.tried:
         return artifact.noted(f"not run here: {'; '.join(outcome.notes) or 'the search tried nothing'}")

@@ -107,7 +107,7 @@ class Session:
                 "k": problem.k, "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
                 "deterministic": problem.deterministic, "target": problem.target, "ordinal": problem.ordinal,
             },
-            "modules": modules,
+            "modules": (*modules, "cuda.bindings.driver") if problem.target == "cuda" else modules,
         }  # fmt: skip
         self._pid = 0
         self._parts = [A.indptr, A.indices, A.data]

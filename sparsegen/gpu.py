@@ -66,8 +66,11 @@ class Device:
         self.l2_bytes = attribute("L2_CACHE_SIZE")
         self.block_shared_bytes = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.bus = ask(cuda.cuDeviceGetPCIBusId(32, handle)).split(b"\0")[0].decode()
-        version = int(ask(cuda.cuDriverGetVersion()))
+        version, bound = int(ask(cuda.cuDriverGetVersion())), int(getattr(cuda, "CUDA_VERSION", 0))
         self.driver = f"{version // 1000}.{version % 1000 // 10}"  # the newest CUDA it takes
+        if version // 1000 < bound // 1000:
+            got = f"the driver of {self.name} takes CUDA {self.driver}, and cuda-bindings is for CUDA {bound // 1000}"
+            raise SparsegenError(f"{got}: update the driver, or pip install 'sparsegen[cuda12]'")
         self.context = ask(cuda.cuDevicePrimaryCtxRetain(handle))
         self._context = int(self.context)
 

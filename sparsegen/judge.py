@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsegen import candidate as kernel_file
 from sparsegen import checks, engine, evaluate, fence, inputs, targets
+from sparsegen import gpu as gpus_here
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
@@ -27,8 +28,9 @@ def instances(
 ) -> Iterator[dict]:  # fmt: skip
     """Records with label, level, fault, message, worst and, for a correct C++ kernel, measured_us beside scipy's.
 
-    A CUDA file is compiled for `arch` (sm_90 by default) and gets no further without a GPU; with target "emulator" it
-    is executed on the CPU, which verifies it, and its time on a GPU (`device`, "A100" by default) is estimated.
+    A CUDA file runs on the GPU here, or with `arch`, or without one, is compiled for it (sm_90 by default) and gets no
+    further; with target "emulator" it is executed on the CPU, which verifies it, and its time on a GPU (`device`, "A100"
+    by default) is estimated.
     Raises SparsegenValueError for a file that cannot be read or is no kernel file, or a target that is not for it.
     """
     path = Path(kernel)
@@ -53,9 +55,8 @@ def instances(
     if device is not None and target != "emulator":
         raise SparsegenValueError(f"device = {device!r} with target = {target!r}; expected target = 'emulator'")
     gpu = gpus.get(device or gpus.USUAL)
-    if target == "cuda":
-        from sparsegen.targets import cuda
-
+    cuda = targets.get("cuda")
+    if target == "cuda" and (arch is not None or cuda.available() is not None):
         arch = cuda.resolve(arch or "sm_90")
         yield from (
             _record(each, evaluate.cross_compile(each, problem, arch), None) for each in kernel_file.instances(template)
@@ -63,6 +64,8 @@ def instances(
         return
     if reason := targets.get(target).available():
         raise SparsegenValueError(f"target = {target!r}: {reason}")
+    if target == "cuda":
+        problem = replace(problem, device=cuda.device(), ordinal=gpus_here.chosen())
     own = A.astype(problem.dtype)
     references = checks.References(problem)
     with fence.session(problem, own) as session:

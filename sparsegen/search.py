@@ -25,7 +25,7 @@ from sparsegen.fence import Died
 from sparsegen.outcome import Outcome as Outcome
 from sparsegen.outcome import Tried as Tried
 from sparsegen.problem import Problem
-from sparsegen.ptx.estimate import LABEL
+from sparsegen.ptx import estimate
 from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Timing, Verdict
 
@@ -126,7 +126,7 @@ class _Search:
                 if (self.outcome.winner and not self.gpu) or time.monotonic() > self.deadline:
                     break
         if self.outcome.winner:
-            how = f"by times on {self.gpu.name} that are {LABEL}" if self.gpu else "by rule"
+            how = f"by times on {self.gpu.name} that are {estimate.label(self.gpu)}" if self.gpu else "by rule"
             self.outcome.notes.append(f"executed without a GPU: verified, chosen {how}, not by measurement")
 
     def _prepare_baselines(self, names: list[str]) -> None:
@@ -365,7 +365,7 @@ class _Search:
 
     def _distrust(self, arm: str, tried: Tried, timing: Timing, changed: set[str]) -> tuple[str, str] | None:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
-        if arm in changed:
+        if arm in changed and not tried.candidate.atomic:
             return "wrong", "equal inputs gave different results while it was timed"
         for which in (0, 1):
             answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)

@@ -12,7 +12,8 @@ others, which never overlap wholly:
     atomics     turns at the hottest line of the L2, or at all of them
 
 Not covered: how requests of different warps delay each other, tensor cores' throughput, clocks that sink under load,
-spilled registers and local memory, and launches that overlap. No constant here was fitted to a measured time.
+spilled registers and local memory, and launches that overlap. No constant here was fitted to a measured time; where one
+GPU was measured, its parts are multiplied by what was fitted to it (gpus.Fitted).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 from sparsegen.ptx.counters import Counters, Device
 from sparsegen.ptx.gpus import GPU, RESERVED, Occupancy, occupancy
 
-LABEL = "estimated, uncalibrated"
+UNCALIBRATED = "estimated, uncalibrated"
 FIRST_LAUNCH_US, NEXT_LAUNCH_US = 5.5, 1.0  # the next ones are queued meanwhile
 MEMORY_SHARE = 0.9  # of the memory's rate that a copy reaches
 REST = 0.15  # of the resources that do not bind
@@ -64,7 +65,7 @@ class Estimate:
     blocks: int
     blocks_run: int
     counters: Mapping[str, int]
-    label: str = LABEL
+    label: str = UNCALIBRATED
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -77,6 +78,13 @@ def device(gpu: GPU, resources: Mapping[str, int], block: int, shared_bytes: int
     l1 = max(gpu.l1_bytes - held, LEAST_L1)
     cycles = gpu.memory_cycles if nbytes > gpu.l2_bytes else Device.l2_cycles
     return Device(gpu.multiprocessors, l1, gpu.l2_bytes, memory_cycles=cycles)
+
+
+def label(gpu: GPU) -> str:
+    """What an estimate for a GPU must be called."""
+    if gpu.fitted is None:
+        return UNCALIBRATED
+    return f"estimated, calibrated on {gpu.fitted.records} times of this GPU, rms factor {gpu.fitted.rms:.2f}"
 
 
 def stride(entries: int, blocks: int, multiprocessors: int) -> int:
@@ -109,12 +117,16 @@ def launch(
         "latency": sm["latency"] * cycle_us,
         "atomics": more * turns,
     }
+    if gpu.fitted is not None:
+        parts = {name: us * gpu.fitted.factors.get(name, 1.0) for name, us in parts.items()}
+        parts["launch"] = gpu.fitted.launch_us
     blocks = counters.grid or len(counters.blocks)
     total = {name: round(value * (1 if name.startswith("longest") else more)) for name, value in total.items()}
     total["hottest_line_turns"] = round(more * counters.hottest)
+    share = gpu.fitted.rest if gpu.fitted else REST
     return Estimate(
-        gpu.name, _sum(parts), parts, max(parts, key=lambda name: parts[name]), held.share, held.limit,
-        sm["imbalance"], 1, blocks, len(counters.blocks), total,
+        gpu.name, _sum(parts, share), parts, max(parts, key=lambda name: parts[name]), held.share, held.limit,
+        sm["imbalance"], 1, blocks, len(counters.blocks), total, label(gpu),
     )  # fmt: skip
 
 
@@ -136,13 +148,14 @@ def joined(estimates: Sequence[Estimate], cleared: bool = False) -> Estimate:
         estimates[0].device, us, parts, max(parts, key=lambda name: parts[name]), least.occupancy,
         least.occupancy_limit, max(each.imbalance for each in estimates), len(estimates) + cleared,
         sum(each.blocks for each in estimates), sum(each.blocks_run for each in estimates), counters,
+        estimates[0].label,
     )  # fmt: skip
 
 
-def _sum(parts: Mapping[str, float]) -> float:
+def _sum(parts: Mapping[str, float], share: float) -> float:
     """The start, the greatest part, and a share of the others."""
     rest = [value for name, value in parts.items() if name != "launch"]
-    return parts["launch"] + max(rest) + REST * (sum(rest) - max(rest))
+    return parts["launch"] + max(rest) + share * (sum(rest) - max(rest))
 
 
 def _cold_bytes(missed: float, l2_bytes: int) -> float:

@@ -1,9 +1,13 @@
-"""The GPUs of gpus.toml, by name, and how many blocks of a kernel a multiprocessor of one holds."""
+"""The GPUs of gpus.toml, by name, and how many blocks of a kernel a multiprocessor of one holds.
+
+What experiments/calibrate.py has fitted to measured times of one lies in fitted.toml; there is none until it ran.
+"""
 
 from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +18,26 @@ USUAL = "A100"  # where nobody says otherwise
 RESERVED = 1 << 10  # bytes of shared memory that the system takes with each block
 
 
+FITTED = Path(__file__).parent / "fitted.toml"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What times measured on a GPU make of the estimate's parts: each times its factor, the start of a launch in a row
+    of calls, and the share of the parts that do not bind. rms: exp of that of log(estimate/measured) of `records` of
+    matrices that were not fitted."""
+
+    launch_us: float
+    rest: float
+    factors: Mapping[str, float]
+    records: int
+    rms: float
+    source: str
+
+
 @dataclass(frozen=True)
 class GPU:
-    """As described in gpus.toml."""
+    """As described in gpus.toml, and in fitted.toml where it was measured."""
 
     name: str
     arch: str
@@ -34,6 +55,7 @@ class GPU:
     registers: int
     f64_lanes: int
     source: str
+    fitted: Fitted | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +75,11 @@ def names() -> tuple[str, ...]:
 @functools.cache
 def _all() -> dict[str, GPU]:
     text = (Path(__file__).parent / "gpus.toml").read_text()
-    return {name: GPU(name, **entry) for name, entry in tomllib.loads(text).items()}
+    fitted = tomllib.loads(FITTED.read_text()) if FITTED.is_file() else {}
+    return {
+        name: GPU(name, **entry, fitted=Fitted(**fitted[name]) if name in fitted else None)
+        for name, entry in tomllib.loads(text).items()
+    }
 
 
 def get(name: str) -> GPU:

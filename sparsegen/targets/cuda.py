@@ -29,7 +29,7 @@ LANGUAGE = "cuda"
 COPIES = True  # bind copies the arrays: new values want a new plan
 MOST_GRID, MOST_BLOCK = 2**31 - 1, 1024
 STATIC_SHARED = 48 << 10  # more shared memory than this has to be asked for
-OLDER = "an older NVRTC compiles for older GPUs: pip install 'sparsegen[cuda12]' in place of sparsegen[cuda]"
+OLDER = "pip install 'sparsegen[cuda12]' in place of sparsegen[cuda]"
 SCALE = """
 extern "C" __global__ void sparsegen_scale(VALUE* y, long long count, VALUE beta) {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
@@ -82,6 +82,11 @@ def runs(compiled_for: str, own: str) -> bool:
     return major == own_major and minor <= own_minor
 
 
+def within(oldest: str, arch: str) -> bool:
+    """Whether an architecture is no older than another."""
+    return _capability(oldest) <= _capability(arch)
+
+
 def _capability(arch: str) -> tuple[int, int]:
     digits = arch.removeprefix("sm_").rstrip("af")
     return int(digits[:-1]), int(digits[-1])
@@ -105,17 +110,20 @@ def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str
 def build(text: str, ordinal: int = 0) -> Path:
     """The CUBIN of a translation unit for a GPU here, from the cache or compiled into it. Raises CompileFailure."""
     arch = resolve(None, ordinal)
-    key = hashlib.blake2b("\0".join([nvrtc.version(), *flags(arch), text]).encode(), digest_size=20).hexdigest()
+    key = hashlib.blake2b("\0".join([nvrtc.version(), *flags(arch), "kept", text]).encode(), digest_size=20).hexdigest()
 
-    def write(path: Path) -> None:
-        path.write_bytes(compile(text, arch))
+    return cache.binary_path(key, lambda path: keep(path, compile(text, arch)))
 
-    return cache.binary_path(key, write)
+
+def keep(path: Path, image: bytes) -> None:
+    """Write machine code as `load` reads it: its length comes first, for the cache adds a checksum behind it."""
+    path.write_bytes(len(image).to_bytes(8, "little") + image)
 
 
 def load(path: Path) -> bytes:
     """The image that `bind` takes."""
-    return Path(path).read_bytes()
+    blob = Path(path).read_bytes()
+    return blob[8 : 8 + int.from_bytes(blob[:8], "little")]
 
 
 def bind(

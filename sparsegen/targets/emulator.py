@@ -100,20 +100,24 @@ class Plan:
 
         Of a large problem some blocks are run, where none needs what others leave in scratch memory.
         """
+        launches = self.estimates(x, y, gpu, resources)
+        if not launches:
+            raise SparsegenValueError("the kernel launches nothing on this matrix: there is no time to estimate")
+        return estimate.joined(launches, cleared=bool(self.candidate.zero))
+
+    def estimates(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> list[estimate.Estimate]:
+        """As `estimate`, of each launch."""
         nbytes = x.nbytes + y.nbytes + sum(array.nbytes for own in self.arrays for array in own.values())
 
         def device(entry: str, block: int, shared_bytes: int) -> counting.Device:
             return estimate.device(gpu, resources[entry], block, shared_bytes, nbytes)
 
         self.run(x, y, counters=device, sampled=True)
-        launches = [
+        return [
             estimate.launch(gpu, outcome.counters, resources[entry], block, shared, first=not turn)
             for turn, (outcome, (entry, block, shared)) in enumerate(zip(self.outcomes, self.shapes, strict=True))
             if outcome.counters is not None
         ]
-        if not launches:
-            raise SparsegenValueError("the kernel launches nothing on this matrix: there is no time to estimate")
-        return estimate.joined(launches, cleared=bool(self.candidate.zero))
 
     def run(
         self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0,
