@@ -100,10 +100,10 @@ def seen(array: Any) -> Seen | None:
     try:
         if hasattr(array, "__cuda_array_interface__"):
             return _of_interface(array)
-        kind, ordinal = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (0, 0)
+        where, ordinal = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (0, 0)
     except Exception:  # whatever an object's own attributes raise: it is looked at as everything else is
         return None
-    return _of_dlpack(array, int(ordinal)) if int(kind) in CUDA_KINDS else None
+    return _of_dlpack(array, int(ordinal)) if int(where) in CUDA_KINDS else None
 
 
 def _of_torch(tensor: Any) -> Seen | None:

@@ -83,6 +83,9 @@ def _race(report) -> str:
     tried = report.get("candidates", [])
     timed = [each for each in tried if each.get("measured_us")]
     words = f"It was measured at {report['measured_us']:.4g} us a call with {report['threads']} thread(s)"
+    if report.get("measured_cold_us"):
+        cold = f"{report['measured_cold_us']:.4g} us with nothing in its L2"
+        words = f"It was measured at {report['measured_us']:.4g} us a call on {report['device']}, {cold}"
     if report.get("speedup"):
         words += (
             f", {report['speedup']:.2f} times as fast as {report['speedup_is_over']}, the best baseline "

@@ -29,8 +29,8 @@ def instances(
     """Records with label, level, fault, message, worst and, for a correct C++ kernel, measured_us beside scipy's.
 
     A CUDA file runs on the GPU here, or with `arch`, or without one, is compiled for it (sm_90 by default) and gets no
-    further; with target "emulator" it is executed on the CPU, which verifies it, and its time on a GPU (`device`, "A100"
-    by default) is estimated.
+    further; with target "emulator" it is executed on the CPU, which verifies it, and its time on a GPU (`device`,
+    "A100" by default) is estimated.
     Raises SparsegenValueError for a file that cannot be read or is no kernel file, or a target that is not for it.
     """
     path = Path(kernel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 
 import fake_gpu
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegen
-from sparsegen import device_arrays, events, fence, gallery, gpu, ptx, store
+from sparsegen import device_arrays, events, fence, gallery, gpu, nvrtc, paths, ptx, store
+from sparsegen.__main__ import main
 from sparsegen.artifact import Artifact
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.kernel import Kernel
@@ -288,3 +290,43 @@ def test_a_worker_that_cannot_start_says_why(install, monkeypatch):
     fence._template.stop()
     kernel = sparsegen.compile(A, **ASKED)
     assert kernel.candidate is None and any("OUT_OF_MEMORY" in n or "memory" in n for n in kernel.report()["notes"])
+
+
+def test_a_v100(install):
+    """The GPU of 2017: with the extra cuda12 its machine code is made and run, without it one is told so."""
+    install(library=False, capability=(7, 0), name="Fake V100")
+    if "sm_70" not in nvrtc.archs():
+        with pytest.raises(SparsegenValueError, match=r"does not compile for Fake V100 \(sm_70\).*cuda12"):
+            sparsegen.compile(A, **ASKED)
+        return
+    kernel = kernel_of(max_candidates=None, budget=20.0)
+    assert {each["level"] for each in kernel.report()["candidates"]} <= {"CORRECT", "TIMED"}
+    np.testing.assert_allclose(kernel @ on_device(np.ones(193)), A @ np.ones(193))
+    assert artifact("sm_70").arch == "sm_70"
+
+
+def test_a_driver_older_than_its_bindings(install):
+    driver = install(library=False)
+    driver.CUDA_VERSION = 14000
+    with pytest.raises(SparsegenValueError, match=r"takes CUDA 13\.2, and cuda-bindings is for CUDA 14.*cuda12"):
+        sparsegen.compile(A, **ASKED)
+
+
+def test_a_kernel_file_is_judged_and_timed(install, capsys):
+    install(library=False)
+    root = paths.data("cuda_templates").parent
+    file, matrix = root / "cuda_templates/spmv/csr_scalar.cu", root / "matrices/tiny/gaps.mtx"
+    assert main(["evaluate", str(file), str(matrix), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["instances"]
+    timed = [each for each in found if each["level"] == "TIMED"]
+    assert timed and all(each["measured_us"] > 0 for each in timed)
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["GPU"] == "Fake H200 sm_90 driver 13.2" and nvrtc.archs()[-1] in said["CUDA architectures"]
+
+
+def test_a_kernel_explains_itself(install):
+    install(library=False)
+    kernel = kernel_of()
+    assert "us a call on Fake H200 sm_90 driver 13.2" in kernel.explain() and "in its L2" in kernel.explain()
+    assert "measured_cold_us" in str(kernel.report())

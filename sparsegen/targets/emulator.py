@@ -20,6 +20,7 @@ from sparsegen.nvrtc import CompileFailure as CompileFailure
 from sparsegen.problem import Problem
 from sparsegen.ptx import counters as counting
 from sparsegen.ptx import estimate, gpus
+from sparsegen.ptx.estimate import Estimate
 from sparsegen.screen import cuda as cuda_screen
 from sparsegen.targets import Fault
 
@@ -95,7 +96,7 @@ class Plan:
         self.outcomes: list[ptx.Outcome] = []  # of the launches of the last call
         self.shapes: list[tuple[str, int, int]] = []  # entry, block, dynamic shared memory of each
 
-    def estimate(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> estimate.Estimate:
+    def estimate(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> Estimate:
         """Of a call of which the operands that fit the L2 of the GPU are there. resources: of the kernels built for it.
 
         Of a large problem some blocks are run, where none needs what others leave in scratch memory.
@@ -105,7 +106,7 @@ class Plan:
             raise SparsegenValueError("the kernel launches nothing on this matrix: there is no time to estimate")
         return estimate.joined(launches, cleared=bool(self.candidate.zero))
 
-    def estimates(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> list[estimate.Estimate]:
+    def estimates(self, x: np.ndarray, y: np.ndarray, gpu: gpus.GPU, resources: Mapping) -> list[Estimate]:
         """As `estimate`, of each launch."""
         nbytes = x.nbytes + y.nbytes + sum(array.nbytes for own in self.arrays for array in own.values())
 
