@@ -41,8 +41,7 @@ class HeldOut:
         small = [each for each in problems(bench.corpus) if each.line["nnz"] <= MOST_ENTRIES]
         pool = [each for each in small if not each.synthetic] or small
         if not pool:
-            how = "measure them with python -m sparsegen.train corpus --held-out, and --again"
-            raise SparsegenValueError(f"{bench.corpus} has no held-out problems that were measured twice; {how}")
+            raise SparsegenValueError(f"every held-out problem of {bench.corpus} has over {MOST_ENTRIES} entries")
         picks = np.random.default_rng(SEED).permutation(len(pool))[:count]
         self.found, self.samples = [pool[each] for each in sorted(picks)], samples
         lines = [[each.line for each in self.found], [each.again for each in self.found]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, engine, evaluate, fence, inputs, targets
+from sparsegen import checks, engine, evaluate, fence, inputs, paths, targets
 from sparsegen import gpu as gpus_here
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
@@ -19,6 +19,7 @@ from sparsegen.ptx import gpus
 from sparsegen.verdict import Level, Verdict
 
 ROUNDS = 8
+MOST_BYTES = 1 << 20  # of a kernel file
 
 
 def instances(
@@ -35,7 +36,7 @@ def instances(
     """
     path = Path(kernel)
     try:
-        text = path.read_text()
+        text = paths.read(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SparsegenValueError(f"cannot read the kernel file {kernel}: {error}") from None
     language = {".cu": "cuda", ".cpp": "cpp"}.get(path.suffix)

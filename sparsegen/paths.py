@@ -1,11 +1,14 @@
-"""Where the data folders and the cache are: in a checkout beside the package, in a wheel inside it."""
+"""Where the data folders and the cache are: in a checkout beside the package, in a wheel inside it; safe reading."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import platformdirs
+
+from sparsegen.errors import SparsegenValueError
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -14,6 +17,21 @@ def data(folder: str) -> Path:
     """The folder `cuda_templates`, `cpu_templates`, `matrices` or `models`."""
     packaged = PACKAGE / "_data" / folder
     return packaged if packaged.is_dir() else PACKAGE.parent / folder
+
+
+def read(path: Path, most: int) -> bytes:
+    """All of a file that somebody else may have made. Raises SparsegenValueError when it is no regular file (a pipe
+    would wait, a device never ends) or has more than `most` bytes, OSError where it cannot be read."""
+    try:
+        status = path.stat()
+    except ValueError as error:
+        raise SparsegenValueError(f"{str(path)!r} is no path: {error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise SparsegenValueError(f"{path} is no regular file; expected one")
+    if status.st_size > most:
+        raise SparsegenValueError(f"{path} has {status.st_size} bytes; expected at most {most}")
+    with open(path, "rb") as file:
+        return file.read(status.st_size)  # not up to an end: files of /proc say 0, and some wait for more
 
 
 def cache() -> Path:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import baselines, candidate, gpu
+from sparsegen import baselines, candidate, gpu, paths
 from sparsegen.canonical import from_compressed
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Facts, Pattern, Problem
 
 VERSION = 1
+MOST_BYTES = 1 << 40  # of a saved kernel: A is in it
 
 
 def save(thing, path) -> None:
@@ -60,7 +61,7 @@ def load(path):
     An artifact of a GPU that is here is checked and timed on it, and becomes a Kernel (arrival.py).
     """
     try:
-        blob = Path(path).read_bytes()
+        blob = paths.read(Path(path), MOST_BYTES)
     except OSError as error:
         raise SparsegenValueError(f"cannot read {path}: {error.strerror}; expected a file written by save()") from None
     return loads(blob, str(path))

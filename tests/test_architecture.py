@@ -13,11 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
-    errors paths problem verdict timing arena model
-    formats ops canonical cache operands nvrtc gpu mkl_library model.entries model.recipe
+    errors
+    paths problem verdict timing arena model
+    files formats ops canonical cache operands nvrtc gpu mkl_library model.entries model.recipe
     readers gallery values checks fence explain device_arrays events model.statistics model.windows
     matrices candidate model.encoder
-    inputs composite place model.tokenizer model.decoder
+    inputs composite place model.tokenizer model.decoder model.expression
     prelude templates model.generator
     metrics
     screen model.checkpoint
@@ -38,6 +39,7 @@ LAYERS = """
     train.corpus
     train.examples train.verdicts
     train.pretrain train.sft train.rl
+    train.publish
     __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why

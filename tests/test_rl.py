@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import template, user_kernel
+from support import held, template, user_kernel
 
 from sparsegen import gallery
 from sparsegen.engine import problem_of
@@ -223,6 +223,29 @@ def test_another_run_needs_another_folder(fitted, tmp_path):
     other = {**fitted, "value.bias": fitted["value.bias"] + 1}
     with pytest.raises(SparsegenValueError, match="holds another run"):
         run(config(tmp_path), other)
+
+
+def test_a_folder_has_one_run_at_a_time(fitted, tmp_path):
+    with held(tmp_path / "lock"), pytest.raises(SparsegenValueError, match="another process is at work in"):
+        run(config(tmp_path), fitted)
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_damaged_file_of_a_run_is_one_clear_error(fitted, tmp_path):
+    run(config(tmp_path, updates=1), fitted)
+    state, log = (tmp_path / name for name in ("state.pt", "iterations.jsonl"))
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-2000])
+    for read in (lambda: run(config(tmp_path, updates=1), fitted), lambda: rl.weights(RECIPE, tmp_path)):
+        with pytest.raises(SparsegenValueError, match=r"state\.pt is damaged"):
+            read()
+    torch.save({"iteration": 1}, state)
+    with pytest.raises(SparsegenValueError, match=r"state\.pt lacks identity, actor"):
+        run(config(tmp_path, updates=1), fitted)
+    state.write_bytes(whole)
+    log.write_text('{"reward": 3}\n' + log.read_text())
+    with pytest.raises(SparsegenValueError, match=r"iterations\.jsonl, line 1, is damaged"):
+        run(config(tmp_path, updates=1), fitted)
 
 
 def test_texts_as_tensors():

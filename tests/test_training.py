@@ -8,16 +8,17 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import right, template
+from support import held, right, template
 
 import sparsegen
 from sparsegen import matrices, paths, proposers, templates
-from sparsegen.model import checkpoint, recipe
+from sparsegen.model import checkpoint, grammar, recipe
 from sparsegen.model.sample import Sample
 from sparsegen.model.tokenizer import Tokenizer, written
 from sparsegen.record import Records
@@ -56,7 +57,6 @@ def place(tmp_path_factory) -> Iterator[SimpleNamespace]:
     sizes = (paths.data("models") / "tiny.toml").read_text()
     (models / "tiny.toml").write_text(sizes.replace("problems = 2", "problems = 8"))  # all of them in each update
     data, propose, threads = paths.data, templates.propose, torch.get_num_threads()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "data", lambda name: models if name == "models" else data(name))
@@ -67,8 +67,6 @@ def place(tmp_path_factory) -> Iterator[SimpleNamespace]:
         patch.setattr(proposers, "_loaded", {})
         yield SimpleNamespace(root=root, models=models, matrices=folder, corpus=root / "corpus")
     torch.set_num_threads(threads)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def run(stage: str, *options: object) -> int:
@@ -181,7 +179,7 @@ def test_pretraining_leaves_a_model_its_tokenizer_and_its_text(pretrained):
     assert logged[-1]["step"] == sizes.pretrain.steps and np.isfinite(logged[-1]["loss"])
     assert logged[-1]["loss"] < np.log(sizes.vocabulary)  # of a model that knows nothing
     assert sorted(file.name for file in pretrained.iterdir()) == [
-        "checkpoint.pt", "log.jsonl", "text.jsonl", "tokenizer.json",
+        "checkpoint.pt", "lock", "log.jsonl", "text.jsonl", "tokenizer.json",
     ]  # fmt: skip
 
 
@@ -204,6 +202,78 @@ def test_pretraining_that_is_stopped_goes_on_exactly(place, pretrained, monkeypa
         assert (out / name).read_bytes() == (pretrained / name).read_bytes()
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_pretraining_is_stopped_while_it_writes_its_texts(place, tmp_path, monkeypatch, capsys, how):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    command = ("pretrain", "--recipe", "tiny", "--texts", 30, "--out", tmp_path)
+    with monkeypatch.context() as patch:
+        interrupted(patch, pretrain.writer, "write", 7, lambda: signal.raise_signal(how))
+        assert run(*command) == 1
+    assert capsys.readouterr().err.strip() == STOPPED
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoint.pt", "lock"]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@pytest.mark.parametrize("at", ["text", "tokenizer", "checkpoint"])
+def test_a_pretraining_folder_is_of_its_settings_from_the_beginning(place, tmp_path, monkeypatch, capsys, at):
+    """Stopped before its first step, with texts or without: another seed, size or number of texts is refused."""
+    (tmp_path / "other.toml").write_text((place.models / "tiny.toml").read_text().replace("1024", "900"))
+    out = tmp_path / "out"
+    command = ["pretrain", "--recipe", "tiny", "--texts", "40", "--out", str(out)]
+    with monkeypatch.context() as patch:
+        where = {"text": "texts", "tokenizer": "learned_tokenizer", "checkpoint": "fit"}
+        interrupted(patch, pretrain, where[at], 1, kill)
+        with pytest.raises(MemoryError):
+            run(*command)
+    assert (out / "text.jsonl").exists() == (at != "text")
+    for changes, message in (
+        (["--seed", "7013"], "seed"), (["--texts", "30"], "rewritten, written"), (["--folder", "x"], "folders"),
+        (["--recipe", str(tmp_path / "other.toml")], "recipe"),
+    ):  # fmt: skip
+        assert run(*command, *changes) == 1
+        assert f"holds a run with another {message}" in capsys.readouterr().err
+    (out / "checkpoint.pt").unlink()
+    assert run(*command) == (0 if at == "text" else 1)
+    assert ("settings nobody knows" in capsys.readouterr().err) == (at != "text")
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "tokenizer.json", "checkpoint.pt"])
+def test_a_full_disk_leaves_nothing_half_written(place, tmp_path, monkeypatch, capsys, name):
+    def full(part, *rest):
+        Path(part).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if name == "text.jsonl":
+            patch.setattr(Path, "write_text", full)
+        elif name == "tokenizer.json":
+            patch.setattr(Tokenizer, "save", lambda self, part: full(part))
+        else:
+            patch.setattr(torch, "save", lambda state, part: full(part))
+        assert run("pretrain", "--recipe", "tiny", "--texts", 30, "--out", tmp_path) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert {each.name for each in tmp_path.iterdir()} <= {"checkpoint.pt", "lock", "text.jsonl"} - {name}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda rows: [*rows[:4], "{", *rows[5:]], "line 5, is damaged"),
+        (lambda rows: [*rows[:4], '{"language": "cpp", "text": ""}', *rows[5:]], "line 5, is damaged"),
+        (lambda rows: rows[:-1], "expected at least 80 kernels"),
+        (lambda rows: [*rows[:-1], rows[-1].replace('"cuda"', '"rust"')], "kernels in cuda and cpp"),
+    ],
+)
+def test_damaged_texts_are_one_clear_error(place, pretrained, tmp_path, capsys, spoil, message):
+    out = tmp_path / "out"
+    shutil.copytree(pretrained, out)
+    file = out / "text.jsonl"
+    file.write_text("".join(f"{row}\n" for row in spoil(file.read_text().splitlines())))
+    assert run("pretrain", "--recipe", "tiny", "--texts", 40, "--out", out) == 1
+    found = capsys.readouterr().err.strip().splitlines()
+    assert len(found) == 1 and "text.jsonl" in found[0] and message in found[0]
+
+
 def test_fine_tuning_reads_no_held_out_family(place, measured, tuned, monkeypatch):
     sizes = recipe.load("tiny")
     assert not same(sft.weights(sizes, tuned), sft.weights(sizes, place.root / "pretrained"))
@@ -213,7 +283,7 @@ def test_fine_tuning_reads_no_held_out_family(place, measured, tuned, monkeypatc
     opened = []
     real = corpus.matrix
     monkeypatch.setattr(corpus, "matrix", lambda task, folder: opened.append(task) or real(task, folder))
-    for file in measured.glob("*.pickle"):
+    for file in measured.glob("*.npz"):
         file.unlink()
     config = sft.SftConfig(sizes, str(measured), str(place.matrices), None, "", "")
     found = sft.problems(config)
@@ -266,7 +336,6 @@ def test_reinforcement_learning_that_is_killed_goes_on_exactly(place, pretrained
     command = ("rl", *rl_options(place, pretrained, tuned, out))
     with monkeypatch.context() as patch:
         interrupted(patch, rl, "judged", 10, lambda: signal.raise_signal(signal.SIGINT))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         assert run(*command) == 1
     assert STOPPED in capsys.readouterr().err
     assert len(lines(out / "iterations.jsonl")) == 1
@@ -304,6 +373,152 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert run("publish", "--trained", place.root / "tuned", *given) == 0  # a model of stage 2 does as well
     other = Path(capsys.readouterr().out.strip())
     assert other != folder and (place.models / "default").read_text() == other.name + "\n"
+    assert not [each.name for each in place.models.iterdir() if each.name.startswith(".")]
+
+
+CARD = {"seed": 20261, "commit": "0", "data": "tiny", "evaluation": "none", "grammar": grammar.VERSION}
+
+
+def stated(run: Path, out: Path, **changes: object) -> Path:
+    """A copy of a run whose state says something else, or with None no more than other versions of it did."""
+    shutil.copytree(run, out)
+    file = next(out / name for name in ("state.pt", "checkpoint.pt") if (out / name).exists())
+    state = torch.load(file, weights_only=True) | changes
+    torch.save({name: value for name, value in state.items() if value is not None}, file)
+    return out
+
+
+def recorded(run: Path, **changes: object) -> dict:
+    return torch.load(run / "checkpoint.pt", weights_only=True)["config"] | changes
+
+
+@pytest.fixture
+def publishing(place, pretrained, tmp_path, capsys) -> Callable[..., str]:
+    """Publish a run and give what it said, one line; nothing is left behind where it was refused."""
+
+    def publish(trained: Path, *options: object, card: object = CARD, tokenizer: Path | None = None) -> str:
+        (tmp_path / "card.json").write_text(card if isinstance(card, str) else json.dumps(card))
+        before = {each.name for each in place.models.iterdir()}
+        given = ("--tokenizer", tokenizer or pretrained / "tokenizer.json", "--card", tmp_path / "card.json")
+        ended = run("publish", "--trained", trained, *given, "--recipe", "tiny", *options)
+        said = capsys.readouterr()
+        (line,) = (said.out + said.err).splitlines()
+        assert (ended == 0) is line.startswith(str(place.models))
+        if ended:
+            assert line.startswith("error: ") and {each.name for each in place.models.iterdir()} == before
+        return line
+
+    return publish
+
+
+def test_a_run_that_is_not_at_its_end_is_published_when_asked(place, tuned, trained, tmp_path, publishing):
+    fine = stated(tuned, tmp_path / "fine", step=13)
+    assert "has come to 13 of 20 of the stage sft" in publishing(fine)
+    card = checkpoint.load(publishing(fine, "--unfinished")).card
+    assert card["unfinished"] == "13 of 20"
+    short = stated(trained, tmp_path / "short", iteration=1)
+    assert "has come to 1 of 2 of the stage rl" in publishing(short)
+    assert checkpoint.load(publishing(short, "--unfinished")).card["unfinished"] == "1 of 2"
+    old = stated(trained, tmp_path / "old", iteration=1, updates=None, recipe=None, tokenizer=None)
+    assert "has come to 1 of 2 of the stage rl" in publishing(old)
+    whole = stated(trained, tmp_path / "whole", updates=None, recipe=None, tokenizer=None)
+    assert "unfinished" not in checkpoint.load(publishing(whole, "--unfinished")).card
+
+
+def test_no_stage_goes_on_from_a_run_that_is_not_at_its_end(place, pretrained, tuned, tmp_path, capsys):
+    short = stated(tuned, tmp_path / "short", step=13)
+    assert run("rl", *rl_options(place, pretrained, short, tmp_path / "out")) == 1
+    assert "short has come to 13 of 20 of the stage sft" in capsys.readouterr().err
+    short = stated(pretrained, tmp_path / "before", step=7)
+    assert run("sft", *sft_options(place, short, tmp_path / "out")) == 1
+    assert "before has come to 7 of 20 of the stage pretrain" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_belong_together_is_not_published(place, pretrained, tuned, trained, tmp_path, publishing):
+    assert "is a run of the stage pretrain" in publishing(pretrained)
+    other = tmp_path / "tokenizer.json"
+    Tokenizer.learn(["another text"] * 3, recipe.load("tiny").vocabulary).save(other)
+    for each in (tuned, trained):
+        assert "trained with another tokenizer" in publishing(each, tokenizer=other)
+    moved = stated(tuned, tmp_path / "moved", config=recorded(tuned, tokenizer=str(tmp_path / "gone.json")))
+    assert place.models.name in publishing(moved)
+    sizes = asdict(recipe.load("tiny"))
+    longer = recorded(tuned, recipe=sizes | {"longest": 400, "embedding": "raw"})
+    message = "of a recipe with another embedding, longest"
+    assert message in publishing(stated(tuned, tmp_path / "longer", config=longer))
+    assert message in publishing(stated(trained, tmp_path / "long", recipe=longer["recipe"]))
+    (tmp_path / "wide.toml").write_text((place.models / "tiny.toml").read_text().replace("d_ff = 64", "d_ff = 96"))
+    silent = stated(trained, tmp_path / "silent", recipe=None)
+    assert "is not of recipe wide" in publishing(silent, "--recipe", tmp_path / "wide.toml")
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ([1, 2], "a card that is [1, 2]; expected a table of seed, commit, data, evaluation, grammar"),
+        ("null", "a card that is None"),
+        ("{", "is not JSON"),
+        ("[" * 50_000, "is not JSON"),
+        ("\ufeff{}", "is not JSON"),
+        ({"seed": 3, "grammar": grammar.VERSION}, "a card without commit, data, evaluation"),
+        (CARD | {"recipe": {}}, "a card with recipe, which save writes itself"),
+        (CARD | {"grammar": grammar.VERSION + 1}, "the grammar version of checkpoint tiny-"),
+        (CARD | {"grammar": str(grammar.VERSION)}, "the grammar version of checkpoint tiny-"),
+        (CARD | {"data": "x" * 2_000_000}, "bytes; expected at most"),
+        (json.dumps(CARD).replace('"none"', "NaN"), "the card is not JSON"),
+    ],
+)
+def test_cards_that_are_none_are_one_error(tuned, publishing, card, message):
+    assert message in publishing(tuned, card=card)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "state.pt"])
+def test_a_damaged_run_is_one_error(tuned, trained, tmp_path, publishing, name):
+    for place, content in enumerate((b"", b"\x80", (tuned / "checkpoint.pt").read_bytes()[:9000], "[]", "{}", None)):
+        out = tmp_path / str(place)
+        out.mkdir()
+        if isinstance(content, bytes):
+            (out / name).write_bytes(content)
+        else:
+            torch.save({"[]": [], "{}": {}, None: {"generator": {}, "step": 20}}[content], out / name)
+        assert any(said in publishing(out) for said in ("is damaged", "is none", "lacks"))
+    assert "no recipe My-Model" in publishing(tuned, "--recipe", "My-Model")
+    shutil.copy(paths.data("models") / "tiny.toml", tmp_path / "My-Model.toml")
+    assert "recipe.name = 'My-Model'" in publishing(tuned, "--recipe", tmp_path / "My-Model.toml")
+
+
+def test_two_runs_in_one_folder_are_noticed(place, pretrained, tuned, tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(place.corpus, corpus)
+    names = ("pretrained", "tuned", "trained")
+    out = {name: tmp_path / name for name in names}
+    commands = [
+        ("corpus", "--corpus", corpus),
+        ("pretrain", "--recipe", "tiny", "--out", out["pretrained"]),
+        ("sft", *sft_options(place, pretrained, out["tuned"])),
+        ("rl", *rl_options(place, pretrained, tuned, out["trained"])),
+    ]
+    with held(corpus / "measured.jsonl", *(each / "lock" for each in out.values())) as other:
+        for command in commands:
+            assert run(*command) == 1
+            found = capsys.readouterr().err.strip().splitlines()
+            assert len(found) == 1 and "another process is at work in" in found[0] and str(tmp_path) in found[0]
+        other.kill()
+    assert run(*commands[2]) == 0  # what held it is dead
+
+
+def test_a_corpus_is_not_begun_without_a_compiler(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cpu, "available", lambda: "no C++ compiler found: install g++")
+    assert run("corpus", "--matrices", place.matrices, "--corpus", tmp_path / "new") == 1
+    assert "error: cpp kernels cannot be measured here: no C++ compiler found" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_rl_is_not_begun_without_a_compiler(place, pretrained, tuned, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cpu, "available", lambda: "no C++ compiler found: install g++")
+    assert run("rl", *rl_options(place, pretrained, tuned, tmp_path / "new")) == 1
+    assert "cpp kernels cannot be measured here" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 GIVEN = ("--corpus", "{corpus}", "--matrices", "{matrices}", "--pretrained", "{pretrained}")
@@ -336,7 +551,14 @@ def test_what_cannot_be_done_is_one_line(place, tuned, pretrained, tmp_path, mon
 
 
 def test_wrong_command_lines():
-    for command in ([], ["nothing"], ["sft", "--out", "x"], ["rl", "--corpus", "x"]):
+    numbers = [("pretrain", "--out", "x", "--texts", each) for each in ("0", "1", "-5", "many", "1e3", "9" * 30)]
+    numbers += [("pretrain", "--out", "x", "--seed", each) for each in ("-1", str(2**32))]
+    numbers += [("corpus", "--corpus", "x", "--per-family", each) for each in ("-1", "9" * 9)]
+    numbers += [(stage, *needed, "--seed", "-1") for stage, *needed in (
+        ("corpus", "--corpus", "x"), ("sft", "--corpus", "x", "--out", "x"),
+        ("rl", "--corpus", "x", "--tuned", "x", "--out", "x"),
+    )]  # fmt: skip
+    for command in ([], ["nothing"], ["sft", "--out", "x"], ["rl", "--corpus", "x"], *map(list, numbers)):
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert ended.value.code == 2

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from sparsegen import files
 from sparsegen.model import encoder
 from sparsegen.model.generator import Generator, tensors
 from sparsegen.model.recipe import Fit, Recipe
@@ -83,31 +84,32 @@ def fit(
     steps, half = settings.steps, bfloat16(device)
     losses: list[float] = []
     progress = tqdm(total=steps, initial=run.step, file=sys.stderr, disable=not sys.stderr.isatty())
-    for step in range(run.step, steps):
-        torch.manual_seed(seed * 1_000_003 + step)
-        structures, texts = draw(np.random.default_rng([seed, step]))
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps, settings.warmup, settings.learning_rate)
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            loss = cross_entropy(generator, structures, texts)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(generator.parameters(), settings.clip_norm)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        done = step + 1
-        progress.update()
-        if done % LOG_EVERY == 0 or done == steps:
-            progress.set_postfix(loss=f"{np.mean(losses):.3f}")
-            run.log(step=done, loss=float(np.mean(losses)), rate=optimizer.param_groups[0]["lr"])
-            losses = []
-        if watch is not None and watch_every and (done % watch_every == 0 or done == steps):
-            generator.eval()
-            run.log(step=done, **watch(generator, done))
-            generator.train()
-        if run.due() or done == steps:
-            run.save(done, generator=generator.state_dict(), optimizer=optimizer.state_dict())
-        if run.stopping:
-            return False
+    with files.told(run.stop):
+        for step in range(run.step, steps):
+            torch.manual_seed(seed * 1_000_003 + step)
+            structures, texts = draw(np.random.default_rng([seed, step]))
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step, steps, settings.warmup, settings.learning_rate)
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                loss = cross_entropy(generator, structures, texts)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(generator.parameters(), settings.clip_norm)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            done = step + 1
+            progress.update()
+            if done % LOG_EVERY == 0 or done == steps:
+                progress.set_postfix(loss=f"{np.mean(losses):.3f}")
+                run.log(step=done, loss=float(np.mean(losses)), rate=optimizer.param_groups[0]["lr"])
+                losses = []
+            if watch is not None and watch_every and (done % watch_every == 0 or done == steps):
+                generator.eval()
+                run.log(step=done, **watch(generator, done))
+                generator.train()
+            if run.due() or done == steps:
+                run.save(done, generator=generator.state_dict(), optimizer=optimizer.state_dict())
+            if run.stopping:
+                break
     generator.eval()
-    return True
+    return run.step == steps

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sparsegen import candidate
+from sparsegen import candidate, files
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import encoder, generator
 from sparsegen.model.decoder import Decoder
@@ -42,7 +42,7 @@ from sparsegen.train import log, policy, techniques
 from sparsegen.train.examples import Example
 from sparsegen.train.fit import rate
 from sparsegen.train.rewards import REWARDS, Outcome
-from sparsegen.train.run import kept
+from sparsegen.train.run import LOCK, kept, load
 from sparsegen.train.texts import Texts, logits, texts_of, values
 from sparsegen.verdict import Level
 
@@ -129,7 +129,8 @@ def train(
     judge gets the id of a problem and distinct texts that parse and use what was permitted. grammar, if given, makes
     the sampler's grammar of a problem's id. watch, if given, is asked every config.watch_every iterations what to log
     of the policy. config.folder gets iterations.jsonl, a line per iteration, and rewards.jsonl, a line per sample.
-    Raises SparsegenValueError for a config that cannot be run, and in a folder where another run was started.
+    Raises SparsegenValueError for a config that cannot be run, in a folder where another run was started or another
+    process is at work, and where a file in it is damaged.
     """
     _check(config, prompts)
     run = _Run(config, prompts, judge, recipe, tokenizer, weights, grammar)
@@ -195,20 +196,20 @@ class _Run:
         """All that an iteration changes, copied."""
         critic = self.critic.state_dict() if self.critic else {}
         networks = {"actor": self.actor.state_dict(), "critic": critic, "optimizer": self.optimizer.state_dict()}
-        return copy.deepcopy({"identity": self.identity, "iteration": self.iteration, **networks})
+        of = {"updates": self.config.updates, "recipe": dataclasses.asdict(self.recipe)}  # for who publishes it
+        of |= {"tokenizer": self.tokenizer.digest}
+        return copy.deepcopy({"identity": self.identity, "iteration": self.iteration, **of, **networks})
 
     def write(self, state: dict) -> None:
         """state.pt, whole or not at all."""
-        part = self.folder / f"state.pt.{os.getpid()}"
-        torch.save(state, part)
-        part.replace(self.folder / "state.pt")
+        files.whole(self.folder / "state.pt", lambda part: torch.save(state, part))
 
     def resume(self) -> None:
         """Take over what config.folder holds, and cut the logs to it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.alone(self.folder / LOCK)
         file = self.folder / "state.pt"
         if file.exists():
-            state = torch.load(file, weights_only=True)
+            state = load(file, "identity", "iteration", "actor", "critic", "optimizer")
             if state["identity"] != self.identity:
                 fix = "expected the same config, prompts and weights, or another folder"
                 raise SparsegenValueError(f"{self.folder} holds another run; {fix}")
