@@ -6,6 +6,7 @@ of these two scripts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -42,7 +43,7 @@ LARGE: dict[str, Callable[[], sp.csr_array]] = {  # timed beside the small ones;
     "stencil2d_5m": lambda: gallery.stencil2d(1_009, 997),
     "stencil3d_10m": lambda: gallery.stencil3d(73, 71, 71, points=27),
     "uniform_10m": lambda: _lengths(400_009, 400_009, 24, 26),
-    "short_rows_6m": lambda: _lengths(2_000_003, 1_000_003, 1, 5),
+    "short_rows_5m": lambda: gallery.banded(1_500_007, 1_500_011, (-1, 0, 2, 5_003), density=0.8, seed=SEED),
 }
 TINY: dict[str, Callable[[], sp.csr_array]] = {
     "tiny_blocks": lambda: gallery.block(31, 29, 3, 3, 3, seed=SEED),
@@ -52,6 +53,7 @@ VARIED = ("uniform", "powerlaw", "uniform_1m", "stencil2d_5m", "powerlaw_2m", "u
 WIDE = ("uniform", "powerlaw", "blocks3", "uniform_1m")  # of SpMM
 
 
+@functools.cache  # some take seconds to draw, and are asked for several times
 def get(name: str) -> sp.csr_array:
-    """The matrix of a name. Raises KeyError."""
+    """The matrix of a name, which must not be changed. Raises KeyError."""
     return {**SMALL, **LARGE, **TINY}[name]()

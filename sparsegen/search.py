@@ -113,7 +113,7 @@ class _Search:
                 verdict = made
                 if not isinstance(made, Verdict):
                     verdict = evaluate.run(
-                        made, self.problem, self.session, self.references, name, self.deadline
+                        made, self.problem, self.session, self.references, name, until=self.deadline
                     )  # fmt: skip
                     first = self.outcome.winner is None or time.monotonic() < self.deadline
                     if self.gpu and first and verdict.level >= Level.RAN and not verdict.fault:

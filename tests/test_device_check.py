@@ -29,6 +29,7 @@ executes = pytest.mark.skipif(ptx.available() is not None, reason=f"{ptx.availab
 def tiny(monkeypatch):
     monkeypatch.setattr(device_matrices, "TINY", {"tiny_graph": lambda: gallery.powerlaw(101, 97, 311, seed=7013)})
     monkeypatch.setattr(events, "BURST_NS", 1)
+    device_matrices.get.cache_clear()
 
     def install(**options) -> None:
         fake_gpu.install(options, monkeypatch.setattr)
