@@ -356,7 +356,7 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert sorted(file.name for file in folder.iterdir()) == ["card.json", "tokenizer.json", "weights.safetensors"]
     found = checkpoint.load(folder)
     halves = {name: each.astype(np.float16) for name, each in rl.weights(recipe.load("tiny"), trained).items()}
-    assert found.card["data"] == "tiny" and found.recipe == recipe.load("tiny")
+    assert found.card["data"] == "tiny" and found.recipe == recipe.sizes(asdict(recipe.load("tiny")))
     assert np.array_equal(found.decoder._embedding, halves["t5.shared.weight"].astype(np.float32))
 
     A = matrices.load(place.matrices / REAL)
@@ -374,6 +374,21 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     other = Path(capsys.readouterr().out.strip())
     assert other != folder and (place.models / "default").read_text() == other.name + "\n"
     assert not [each.name for each in place.models.iterdir() if each.name.startswith(".")]
+
+
+def test_what_is_published_may_lie_between_two_stages(place, tuned, trained, publishing):
+    sizes = recipe.load("tiny")
+    found = checkpoint.load(publishing(trained, "--tuned", tuned, "--share", "0.25"))
+    assert found.card["share"] == 0.25
+    first, last = (each["t5.shared.weight"] for each in (sft.weights(sizes, tuned), rl.weights(sizes, trained)))
+    assert not np.array_equal(first, last)
+    assert np.array_equal(found.decoder._embedding, (0.75 * first + 0.25 * last).astype(np.float16).astype(np.float32))
+    assert "expected one of rl" in publishing(tuned, "--tuned", tuned, "--share", "0.25")
+    assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "1.5")
+    assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "nan")
+    assert "the run of stage 2" in publishing(trained, "--share", "0.25")
+    assert "a share below 1" in publishing(trained, "--tuned", tuned)
+    assert "share" not in checkpoint.load(publishing(trained)).card
 
 
 CARD = {"seed": 20261, "commit": "0", "data": "tiny", "evaluation": "none", "grammar": grammar.VERSION}

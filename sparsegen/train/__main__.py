@@ -122,7 +122,8 @@ def _publish(options) -> bool:
     from sparsegen.train.publish import publish
 
     sizes = recipe.load(options.recipe)
-    print(publish(sizes, options.trained, options.tokenizer, options.card, unfinished=options.unfinished))
+    how = {"unfinished": options.unfinished, "tuned": options.tuned, "share": options.share}
+    print(publish(sizes, options.trained, options.tokenizer, options.card, **how))
     return True
 
 
@@ -174,7 +175,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     rl.add_argument("--method", default="group", help="group or ppo")
     rl.add_argument("--reward", default="ladder", help="ladder, sparserl, tiered or correctness")
-    publish = stage("publish", _publish, "the checkpoint that ships", trained=True, tokenizer=True, card=True)
+    publish = stage(
+        "publish", _publish, "the checkpoint that ships", trained=True, tokenizer=True, card=True, tuned=False
+    )  # fmt: skip
+    publish.add_argument("--share", type=float, default=1.0, help="of the way from --tuned to --trained, 0 to 1")
     publish.add_argument("--unfinished", action="store_true", help="also of a run not at its end; the card says so")
     return parser
 

@@ -1,4 +1,9 @@
-"""What ships: the weights of a run that came to its end, with its tokenizer and a card."""
+"""What ships: the weights of a run that came to its end, with its tokenizer and a card.
+
+Reinforcement learning makes nearly every text a right kernel, and forgets kernels that are seldom the best. Weights on
+the line from the fine-tuned ones to its own keep most of both (Wortsman et al., "Robust fine-tuning of zero-shot
+models", 2022); experiments/average.py measures where.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sparsegen import files, paths
 from sparsegen.errors import SparsegenValueError
@@ -28,11 +35,15 @@ class Trained:
     tokenizer: str | None  # digest
 
 
-def publish(recipe: Recipe, run: Path, tokenizer: Path, card: Path, *, unfinished: bool = False) -> Path:
+def publish(
+    recipe: Recipe, run: Path, tokenizer: Path, card: Path, *,
+    unfinished: bool = False, tuned: Path | None = None, share: float = 1.0,
+) -> Path:  # fmt: skip
     """Write models/<name>-<hash>/ from a run of stage 2 or 3, name it in models/default, and return it.
 
-    unfinished: take a run that is not at its end, and say so in the card. Raises SparsegenValueError when run, recipe,
-    tokenizer and card do not belong together or to this grammar, OSError for a file that is not there.
+    unfinished: take a run that is not at its end, and say so in the card. tuned, share: the run of stage 2 that a run
+    of stage 3 began from, and how far to go from its weights; the card says it. Raises SparsegenValueError when run,
+    recipe, tokenizer and card do not belong together or to this grammar, OSError for a file that is not there.
     """
     found = ended(recipe, run, unfinished)
     if found.stage not in ("sft", "rl"):
@@ -41,6 +52,12 @@ def publish(recipe: Recipe, run: Path, tokenizer: Path, card: Path, *, unfinishe
     if other := [name for name, value in sizes.items() if found.recipe and found.recipe.get(name) != value]:
         raise SparsegenValueError(f"{run} is of a recipe with another {', '.join(other)}; expected --recipe to name it")
     weights = (rl if found.stage == "rl" else sft).weights(recipe, run)
+    if (tuned is None) != (share == 1.0):
+        raise SparsegenValueError(f"share {share:g} and tuned {tuned}; expected a share below 1 and the run of stage 2")
+    if tuned is not None:
+        if found.stage != "rl":
+            raise SparsegenValueError(f"{run} is a run of the stage {found.stage}; expected one of rl to take a share")
+        weights = between(sft.weights(recipe, tuned), weights, share)
     content = paths.read(card, checkpoint.MOST_CARD)
     try:
         said = json.loads(content.decode("utf-8"))
@@ -51,10 +68,21 @@ def publish(recipe: Recipe, run: Path, tokenizer: Path, card: Path, *, unfinishe
         raise SparsegenValueError(f"{run} was trained with another tokenizer than {tokenizer}; expected that one")
     if found.done < found.steps and isinstance(said, dict):
         said["unfinished"] = f"{found.done} of {found.steps}"
+    if tuned is not None and isinstance(said, dict):
+        said["share"] = share
     folder = paths.data("models")
     made = checkpoint.save(folder, recipe.name, recipe, learned, weights, said, grammar.VERSION)
     files.whole(folder / "default", lambda part: part.write_text(made.name + "\n"))
     return made
+
+
+def between(
+    tuned: Mapping[str, np.ndarray], reinforced: Mapping[str, np.ndarray], share: float
+) -> dict[str, np.ndarray]:
+    """Weights a share, 0 to 1, of the way from the first to the second. Raises SparsegenValueError."""
+    if not 0 <= share <= 1:
+        raise SparsegenValueError(f"share is {share:g}; expected 0 to 1")
+    return {name: (1 - share) * each + share * reinforced[name] for name, each in tuned.items()}
 
 
 def ended(recipe: Recipe, run: Path, unfinished: bool = False) -> Trained:
