@@ -18,12 +18,12 @@ lint: .venv-test/ready
 
 .venv-demo/ready: extras = mkl
 .venv-test/ready: extras = mkl,numba,torch,train,cuda,test
-.venv-demo/ready .venv-test/ready: pyproject.toml constraints.txt sparsegen/_native.c
+.venv-demo/ready .venv-test/ready: pyproject.toml constraints.txt sparsegen/_native.c $(wildcard sparsegen/ptx/*.[ch])
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(extras)]'
 	touch $@
 
 clean:
-	rm -rf .venv-demo .venv-test build sparsegen.egg-info sparsegen/_native*.so
+	rm -rf .venv-demo .venv-test build sparsegen.egg-info sparsegen/_native*.so sparsegen/ptx/_executor*.so
 
 .PHONY: demo test lint clean

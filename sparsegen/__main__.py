@@ -87,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
     made.add_argument("--op", default="spmv", choices=["spmv", "spmm"])
     problem(made)
-    made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda"])
+    made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda", "emulator"])
+    made.add_argument("--device", help="a GPU whose times are estimated, e.g. A100, or the number of one that is here")
     made.add_argument("--budget", type=_number, default=2.0, help="seconds for the search (%(default)s)")
     made.add_argument("--expected-calls", type=_number, help="spend no more than so many calls win back")
     made.add_argument("--max-candidates", type=_integer(0))
@@ -101,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     made = command("evaluate", _evaluate, "judge a kernel file on a matrix: every instance of it")
     made.add_argument("kernel", metavar="KERNEL_FILE", help="a kernel file, .cpp or .cu")
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
+    made.add_argument("--target", choices=["cpu", "cuda", "emulator"], help="emulator: CUDA, executed without a GPU")
+    made.add_argument("--device", help="with --target emulator: the GPU whose times are estimated, e.g. H200 (A100)")
     problem(made)
 
     made = command("explain", _explain, "say in words what a saved kernel is, or what a matrix gets")
@@ -170,6 +173,7 @@ def _compile(options: argparse.Namespace) -> int:
         raise SparsegenValueError(f"cannot write {options.save!r}; expected a file in a folder that exists")
     kernel = sparsegen.compile(
         options.matrix, options.op, k=options.k, dtype=options.dtype, target=options.target, arch=options.arch,
+        device=int(options.device) if (options.device or "").isdecimal() else options.device,
         budget=options.budget, expected_calls=options.expected_calls, max_candidates=options.max_candidates,
         threads=options.threads, facts=None if options.facts == "none" else "detect",
         deterministic=options.deterministic, cache=not options.no_cache, retune=options.retune, model=options.model,
@@ -191,7 +195,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     records = []
     made = judge.instances(
         options.kernel, options.matrix, k=options.k, dtype=options.dtype, threads=options.threads,
-        facts=None if options.facts == "none" else "detect", arch=options.arch,
+        facts=None if options.facts == "none" else "detect", arch=options.arch, target=options.target,
+        device=options.device,
     )  # fmt: skip
     for record in tqdm(made, disable=not sys.stderr.isatty(), file=sys.stderr, unit="kernel"):
         records.append(record)
@@ -200,6 +205,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             time = ""
             if record.get("measured_us"):
                 time = f"{record['measured_us']:.4g} us, scipy {record['scipy_us']:.4g} us"
+            if found := record.get("estimate"):
+                time = f"{record['estimated_us']:.4g} us on {found['device']}, {found['binds']} ({found['label']})"
             print(f"{record['label']}  {record['level']}  {time}{fault}", flush=True)
     if options.json:
         _print(options, {"kernel": options.kernel, "matrix": options.matrix, "instances": records}, "")

@@ -50,15 +50,22 @@ class Binding:
         self._plans[key] = self._made(problem)
 
     @staticmethod
-    def make(candidate: Candidate, problem: Problem, data: np.ndarray, threads: int) -> Binding:
-        """Screen, pack, compile, check. Raises SparsegenValueError, CompileFailure, CertificateError."""
+    def make(
+        candidate: Candidate, problem: Problem, data: np.ndarray, threads: int, image: bytes | None = None
+    ) -> Binding:
+        """Screen, pack, compile, check. Raises SparsegenValueError, CompileFailure, CertificateError.
+
+        image: machine code for a GPU that is there already.
+        """
         target = targets.get(problem.target)
         if reason := target.screen(candidate):
             raise SparsegenValueError(f"the kernel {candidate.name} is refused by the screen: {reason}")
         started = time.perf_counter()
         packs = composite.pack(candidate, problem)
         pack_ms = (time.perf_counter() - started) * 1e3
-        library = target.load(target.build(target.unit(candidate, problem, packs)))
+        library: Any = image
+        if image is None:
+            library = target.load(target.build(target.unit(candidate, problem, packs), problem.ordinal))
         return Binding(candidate, problem, data, packs, library, threads, pack_ms)
 
     def with_values(self, data: np.ndarray, problem: Problem) -> Binding:
@@ -117,7 +124,7 @@ class Binding:
     def _made(self, problem: Problem):
         library, target = self.library, targets.get(problem.target)
         if (problem.layout_b, problem.layout_c) != (self.problem.layout_b, self.problem.layout_c):
-            library = target.load(target.build(target.unit(self.candidate, problem, self.packs)))
+            library = target.load(target.build(target.unit(self.candidate, problem, self.packs), problem.ordinal))
         arrays = [arena.arrays for arena in self._arenas]
         plan = target.bind(library, self.candidate, problem, self.packs, arrays, self.threads)
         self._certify(problem, plan)
@@ -128,7 +135,10 @@ class Binding:
         op, pattern = ops.get(problem.op), problem.pattern
         x = op.make(problem, np.random.default_rng(CERTIFICATE_SEED))
         y = np.full(op.shapes(problem)[1], np.nan, problem.dtype, order=problem.order_c)
-        status = plan.run(x, y, 1.0, 0.0)
+        try:
+            status = plan.run(x, y, 1.0, 0.0)
+        except targets.Fault as fault:
+            raise CertificateError(f"the kernel {self.candidate.label} is at fault: {fault}") from None
         if status == 1 and self.checks_finite:
             return  # every such call is computed again
         A = sp.csr_array((self.data, pattern.indices, pattern.indptr), shape=pattern.shape)

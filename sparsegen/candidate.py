@@ -46,6 +46,7 @@ _PARAMETER = re.compile(r"[A-Z](_?[A-Z0-9])*")
 _RESERVED = re.compile(  # macros of the signature, and operands
     r"VALUE|STORED|ACC|INDEX|OFFSET|LOCAL|LANES|CONSTANT_VALUES|CHECK_FINITE|[BC]_BY_ROW|SIZES|EPILOGUE|\w+_ARRAYS|[ABC]"
 )
+_ATOMIC = re.compile(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b")
 _MOST_SOURCE = 1 << 16
 _MOST_INSTANCES = 256
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%(), ]*")
@@ -101,6 +102,11 @@ class Candidate:
     @property
     def encoding(self) -> str:
         return str(self.params.get("values", "full"))
+
+    @property
+    def atomic(self) -> bool:
+        """Whether it adds atomically, so that sums of floating point numbers are not the same in every run."""
+        return bool(_ATOMIC.search(self.source))
 
     @property
     def key(self) -> str:

@@ -18,7 +18,7 @@ def examine() -> dict[str, object]:
 
     import sparsegen
     from sparsegen import nvrtc
-    from sparsegen.targets import cuda
+    from sparsegen.targets import cuda, emulator
 
     found: dict[str, object] = {
         "sparsegen": sparsegen.__version__,
@@ -37,7 +37,9 @@ def examine() -> dict[str, object]:
             rates = [f"{each.name} {each.bytes_per_s / 1e9:.3g}" for each in bandwidth.levels(threads)]
             found[f"GB/s, {threads} thread(s)"] = ", ".join(rates)
     found["NVRTC"] = nvrtc.available() or f"{nvrtc.version()}: {', '.join(nvrtc.archs())}"
+    found["CUDA architectures"] = _reach() if nvrtc.available() is None else "none: NVRTC is missing"
     found["GPU"] = cuda.available() or cuda.device()
+    found["CUDA emulator"] = emulator.available() or "CUDA kernels can be executed without a GPU"
     problem = Problem("spmv", Pattern.of(sp.csr_array(np.eye(3))))
     for name in baselines.names():
         found[f"baseline {name}"] = baselines.get(name).available(problem) or _version(name)
@@ -48,6 +50,16 @@ def examine() -> dict[str, object]:
     state = "" if info["writable"] else "; it cannot be written, so nothing is kept: set SPARSEGEN_CACHE_DIR"
     found["cache"] = f"{info['folder']}, {used} bytes of {info['limit']}{state}"
     return found
+
+
+def _reach() -> str:
+    """The architectures that kernels can be compiled for, and how to reach older ones."""
+    from sparsegen import nvrtc
+    from sparsegen.targets import cuda
+
+    known = nvrtc.archs()
+    older = "" if cuda.within(known[0], "sm_70") else f"; a V100 (sm_70) and others as old: {cuda.OLDER}"
+    return f"{known[0]} to {known[-1]}{older}"
 
 
 def _version(name: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, cache, candidate, fence, inputs, ops, prelude, proposers, targets
+from sparsegen import baselines, cache, candidate, choices, fence, gpu, inputs, ops, prelude, proposers, targets
 from sparsegen import report as reports
 from sparsegen.artifact import Artifact
 from sparsegen.binding import CertificateError
@@ -28,6 +28,7 @@ from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Pattern, Problem
+from sparsegen.ptx import gpus
 from sparsegen.search import Outcome, Tried, search
 from sparsegen.targets import cpu
 
@@ -48,7 +49,7 @@ def compile(
     k: int | None = None,
     dtype=None,
     target: str = "auto",
-    device: int | None = None,
+    device: int | str | None = None,
     arch: str | None = None,
     budget: float = 2.0,
     expected_calls: float | None = None,
@@ -66,14 +67,15 @@ def compile(
     A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards. op:
     "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
     kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline. target: "cpu",
-    "cuda", or "auto": cuda if a GPU is usable. arch ("sm_90") cross-compiles CUDA for a GPU that is not here and
-    returns an Artifact. budget: seconds for the whole search, best so far; one candidate is checked and raced whatever
-    that takes. expected_calls: spend no more than so many calls can win back. threads: that a call may use, all cores
-    allowed by default; the same limit holds for the baselines. facts: "detect" them, None for values that may be
-    anything later, or a Facts that is checked. deterministic: bitwise equal results of equal calls. cache: use and keep
-    the choice for this pattern on this machine; retune searches again. model: "auto" tries what the shipped model
-    writes beside the templates, None templates alone, a folder that checkpoint. seed: of the order in which arms are
-    timed.
+    "cuda", or "auto": cuda if a GPU is usable; "emulator" executes CUDA without one and gives the verified kernel of
+    the least estimated time on `device`, such as "H200", by default "A100". target "cuda" with such a device, or with
+    arch ("sm_90"), is for a GPU elsewhere: it returns an Artifact that the emulator has verified. budget: seconds for
+    the whole search, best so far; one candidate is checked and raced whatever that takes. expected_calls: spend no more
+    than so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds
+    for the baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
+    deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
+    machine; retune searches again. model: "auto" tries what the shipped model writes beside the templates, None
+    templates alone, a folder that checkpoint. seed: of the order in which arms are timed.
 
     Raises SparsegenValueError and SparsegenTypeError, which say what was expected.
     """
@@ -81,26 +83,31 @@ def compile(
     options = dict(
         op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
         max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache,
-        model=_model(model), seed=seed,
+        model=choices.model(model), seed=seed,
     )  # fmt: skip
-    _validate(options)
-    target = _target(target, arch)
+    choices.validate(options)
+    estimated, arch = gpus.asked(device, target, arch)
+    options["arch"] = arch
+    target = _target(target, arch, device)
     if target == "cpu" and cpu.available() is None and budget >= LEAST_BUDGET:
         fence.warm()
     matrix = inputs.as_csr(A)
     if dtype is not None:
-        if not np.can_cast(matrix.dtype, wanted := _dtype(dtype), "same_kind"):
+        if not np.can_cast(matrix.dtype, wanted := choices.dtype(dtype), "same_kind"):
             raise SparsegenTypeError(f"dtype = {wanted} for an A of {matrix.dtype}; expected one that holds its values")
         matrix = _cast(matrix, wanted)
     problem, reason = _problem(matrix, options, target)
     if target == "cuda" and arch is not None:
-        return Artifact.cross_compile(matrix, problem, arch)
+        left = 0.0 if reason else budget
+        return Artifact.cross_compile(matrix, problem, arch, estimated, left, max_candidates, seed)
+    if estimated is not None:
+        problem = replace(problem, device=f"{problem.device}, times estimated of {estimated.name}")
     own = _cast(matrix, problem.dtype)
     if reason is None:
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
-    modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
+    modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)  # the worker imports them too
     model_version = proposers.version(options["model"])  # a choice of another model, or of none, is no choice of this
     key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, model_version])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
@@ -111,7 +118,7 @@ def compile(
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
     proposed = proposers.Proposers(problem, options["model"], left, max_candidates)
-    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules)
+    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules, estimated)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}
     kernel = _kernel(outcome, matrix, problem, options, started, written)
@@ -157,80 +164,22 @@ def matmul(A, X, **options) -> np.ndarray:
     return kernel @ X
 
 
-def _model(model: object) -> str:
-    """The option as kept: "auto", "none", or the path of a folder."""
-    if model is None or (isinstance(model, str) and model in ("auto", "none")):
-        return model or "none"
-    expected = "expected 'auto', None, or the folder of a checkpoint"
-    if not isinstance(model, (str, os.PathLike)):
-        raise SparsegenTypeError(f"model = {model!r}; {expected}")
-    path = os.fsdecode(model)
-    if not os.path.isdir(path):
-        raise SparsegenValueError(f"model = {path!r}, which is no folder; {expected}")
-    return os.path.abspath(path)
-
-
-def _validate(options: dict) -> None:
-    if options["op"] not in ops.names():
-        raise SparsegenValueError(f"op = {options['op']!r}; expected one of {', '.join(ops.names())}")
-    if options["target"] not in ("auto", "cpu", "cuda"):
-        raise SparsegenValueError(f"target = {options['target']!r}; expected auto, cpu or cuda")
-    for name, least, whole in (
-        ("k", 1, True), ("budget", 0, False), ("expected_calls", 0, False), ("max_candidates", 0, True),
-        ("threads", 1, True), ("seed", 0, True), ("device", 0, True),
-    ):  # fmt: skip
-        value = options[name]
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer) if whole else (int, float, np.number)):
-            kind = "an integer" if whole else "a number"
-            raise SparsegenTypeError(f"{name} = {value!r}; expected {kind}")
-        if not value >= least or (name == "budget" and value == float("inf")):
-            raise SparsegenValueError(f"{name} = {value!r}; expected a finite number of at least {least}")
-    for name in ("deterministic", "cache"):
-        if not isinstance(options[name], (bool, np.bool_)):
-            raise SparsegenTypeError(f"{name} = {options[name]!r}; expected True or False")
-    if options["device"] is not None and options["target"] == "cpu":
-        raise SparsegenValueError(f"device = {options['device']} with target = 'cpu'; expected target = 'cuda'")
-    if options["cache"]:
-        cache.limit()  # a bad size limit is told before a search, not after it
-    if options["budget"] is None:
-        raise SparsegenTypeError("budget = None; expected seconds")
-    if options["threads"] is not None and options["threads"] > 256:
-        raise SparsegenValueError(f"threads = {options['threads']}; expected at most 256")
-    if options["op"] == "spmm" and options["k"] is None:
-        raise SparsegenValueError("op = 'spmm' without k; expected k, the number of columns of B")
-    if options["op"] == "spmv" and options["k"] not in (None, 1):
-        raise SparsegenValueError(f"op = 'spmv' with k = {options['k']}; expected op = 'spmm' for k columns")
-    if not (options["facts"] in (None, "detect") or isinstance(options["facts"], Facts)):
-        raise SparsegenTypeError(f"facts = {options['facts']!r}; expected 'detect', None or a sparsegen.Facts")
-    if options["arch"] is not None and options["target"] == "cpu":
-        raise SparsegenValueError("arch with target = 'cpu'; expected target = 'cuda'")
-
-
-def _dtype(dtype) -> np.dtype:
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        raise SparsegenTypeError(f"dtype = {dtype!r}; expected a numpy dtype such as 'float32'") from None
-    if found.kind not in "biufc" or found.itemsize > (16 if found.kind == "c" else 8):
-        raise SparsegenTypeError(f"dtype = {found}; expected real or complex numbers of at most double precision")
-    return found.newbyteorder("=")
-
-
 def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
     """A with values of dtype; its index arrays are shared. scipy's own astype refuses float16."""
     return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
 
 
-def _target(target: str, arch: str | None) -> str:
-    from sparsegen.targets import cuda
+def _target(target: str, arch: str | None, ordinal: int | str | None) -> str:
+    from sparsegen.targets import cuda, emulator
 
+    if target == "emulator" and (reason := emulator.available()):
+        raise SparsegenValueError(f"target = 'emulator': {reason}")
     if arch is not None:
         return "cuda"
+    number = ordinal if isinstance(ordinal, int) else None
     if target == "auto":
-        return "cuda" if cuda.available() is None else "cpu"
-    if target == "cuda" and (reason := cuda.available()):
+        return "cuda" if cuda.available(number) is None else "cpu"
+    if target == "cuda" and (reason := cuda.available(number)):
         raise SparsegenValueError(
             f"target = 'cuda': {reason}; expected a usable GPU, or arch = 'sm_90' to compile for one elsewhere, "
             "or target = 'cpu'"
@@ -258,12 +207,16 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
             raise SparsegenValueError(f"facts declare {' and '.join(broken)}; the values of A are not so")
     else:
         facts = Facts.of(matrix.data) if facts == "detect" and reason is None else Facts()
-    here = options["arch"] is None
-    device = targets.get(target).device() if here else ""
+    here, ordinal = options["arch"] is None, 0
+    if here and target == "cuda":
+        ordinal = gpu.chosen(options["device"])
+        device = str(gpu.get(ordinal))
+    else:
+        device = targets.get(target).device() if here else ""
     problem = Problem(
         op=options["op"], pattern=Pattern.of(matrix), facts=facts, dtype=working, k=int(options["k"] or 1),
         threads=int(options["threads"] or allowed_threads()) if target == "cpu" else 1,
-        deterministic=bool(options["deterministic"]), target=target, device=device,
+        deterministic=bool(options["deterministic"]), target=target, device=device, ordinal=ordinal,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
@@ -277,13 +230,13 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
 def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="detect", target="cpu") -> Problem:
     """The problem `compile` would search for; for tools that judge candidates on it."""
     options = dict(
-        op=op, k=k, dtype=None, target=target, device=None, budget=0.0,
-        arch="any" if target == "cuda" else None,  # no GPU is needed to judge what needs none
+        op=op, k=k, dtype=None, target="cuda" if target == "emulator" else target, device=None, budget=0.0,
+        arch="any" if target in ("cuda", "emulator") else None,  # no GPU is needed to judge what needs none
         expected_calls=None, max_candidates=None, threads=threads, facts=facts, deterministic=False, cache=False,
         seed=0,
     )  # fmt: skip
-    _validate(options)
-    return _problem(matrix, options, target)[0]
+    choices.validate(options)
+    return replace(_problem(matrix, options, options["target"])[0], target=target)
 
 
 def _free_memory() -> float:

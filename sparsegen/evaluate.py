@@ -18,11 +18,15 @@ from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
+from sparsegen.nvrtc import Image
 from sparsegen.problem import Problem
+from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+EMULATED_NS = 200.0  # of a usual kernel in the emulator
+TOO_SHORT = "the budget is too short for more"
 CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
@@ -52,7 +56,8 @@ def compile(candidate: Candidate, problem: Problem) -> Compiled | Verdict:
     """Compile for this machine; A is not packed for that."""
     started, target = time.perf_counter(), targets.get(problem.target)
     try:
-        path = target.build(target.unit(candidate, problem, composite.literals(candidate, problem)))
+        unit = target.unit(candidate, problem, composite.literals(candidate, problem))
+        path = target.build(unit, problem.ordinal)
     except target.CompileFailure as error:
         return Verdict(Level.PARSED, "compile", str(error))
     except SparsegenError as error:
@@ -76,29 +81,44 @@ def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
 
 
 def run(
-    compiled: Compiled,
-    problem: Problem,
-    session: Session,
-    references: References,
-    name: str,
-    patience: float | None = None,
-) -> Verdict:
+    compiled: Compiled, problem: Problem, session: Session, references: References, name: str,
+    patience: float | None = None, until: float = float("inf"),
+) -> Verdict:  # fmt: skip
     """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well.
 
-    patience: seconds of one check, beside what the size explains; RUN_SECONDS by default.
+    patience: seconds of one check, beside what the size explains; RUN_SECONDS by default. until: on time.monotonic(),
+    when the emulator must be done: a check that would not be is left out, and the verdict says what was covered. Where
+    not one would be, some blocks are run, nothing is compared, and it stays RAN.
     """
+    entries = problem.pattern.nnz * problem.k
     allowed = (RUN_SECONDS if patience is None else patience) + seconds(problem)
     resources = {"compile_ms": compiled.compile_ms}
     verdict = Verdict(Level.COMPILED, seeds=tuple(check.seed for check in CHECKS), worst=0.0, resources=resources)
     text = kernel_file.text(compiled.candidate)
     try:
         resources |= session.ask("load", allowed + 20, name=name, text=text, path=str(compiled.path), label=name)
-        for check in CHECKS:
+        emulated = problem.target == "emulator"
+        if emulated and time.monotonic() + entries * EMULATED_NS / 1e9 > until:
+            verdict = replace(verdict, worst=float("nan"), seeds=(), covered=f"nothing: {TOO_SHORT}")
+            if compiled.candidate.scratch:  # a launch needs what every block of the one before has left
+                return verdict
+            answer = session.ask("check", allowed, name=name, check=CHECKS[0], threads=1, sampled=True)
+            covered = f"some blocks, watched for faults, no result compared: {TOO_SHORT}"
+            verdict = replace(verdict, level=Level.RAN, covered=covered)
+            return replace(verdict, fault=answer.get("fault", ""), message=answer.get("message", ""))
+        took = 0.0
+        for done, check in enumerate(CHECKS):
+            begun = time.monotonic()
+            if emulated and done and begun + took > until:
+                kinds = " and ".join(each.kind for each in CHECKS[:done])
+                covered = f"{done} of {len(CHECKS)} checks ({kinds}), in full: {TOO_SHORT}"
+                verdict = replace(verdict, seeds=verdict.seeds[:done], covered=covered)
+                break
             for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
                 answer = session.ask("check", allowed, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
-                    if fault[0] in CORRUPTING:
+                    if fault[0] in CORRUPTING and "fault" not in answer:
                         session.discard()
                     return replace(verdict, fault=fault[0], message=fault[1])
                 if answer["status"] == 0:
@@ -106,17 +126,42 @@ def run(
                     verdict = replace(verdict, worst=max(verdict.worst, worst))
                     if not worst <= 1:
                         return replace(verdict, fault="wrong", message=_wrong(check, worst, threads))
+            took = time.monotonic() - begun
     except Died as error:
         return replace(verdict, fault=error.fault, message=str(error))
     return replace(verdict, level=Level.CORRECT)
 
 
+def image(compiled: Compiled, problem: Problem, arch: str) -> Image:
+    """The CUBIN of a candidate of the emulator, from memory where it was asked for lately. Raises CompileFailure."""
+    candidate, target = compiled.candidate, targets.get("emulator")
+    return target.image(target.unit(candidate, problem, composite.literals(candidate, problem)), arch)
+
+
+def estimate(verdict: Verdict, compiled: Compiled, problem: Problem, session: Session, name: str, gpu: GPU) -> Verdict:
+    """The verdict of `run` with an estimate of the time on a GPU, or a message why there is none."""
+    target = targets.get("emulator")
+    try:
+        resources = image(compiled, problem, gpu.arch).resources
+        answer = session.ask("estimate", RUN_SECONDS + seconds(problem), name=name, gpu=gpu.name, resources=resources)
+    except target.CompileFailure as error:
+        return replace(verdict, message=f"no estimate: it does not compile for {gpu.arch}: {error}")
+    except Died as error:
+        return replace(verdict, message=f"no estimate: {error}")
+    if "fault" in answer:
+        return replace(verdict, level=Level.RAN, fault=answer["fault"], message=answer["message"])
+    return replace(verdict, estimated_us=answer["estimated_us"], estimate=answer)
+
+
 def seconds(problem: Problem) -> float:
     """What the size of a problem explains of the time of one check."""
-    return (problem.pattern.nnz + problem.pattern.m + problem.pattern.n) * problem.k * NS_PER_ENTRY / 1e9
+    slowest = getattr(targets.get(problem.target), "NS_PER_ENTRY", NS_PER_ENTRY)
+    return (problem.pattern.nnz + problem.pattern.m + problem.pattern.n) * problem.k * slowest / 1e9
 
 
 def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:
+    if "fault" in answer:  # the target saw it, and nothing else was touched
+        return answer["fault"], answer["message"]
     if not answer["intact"]:
         return "out of bounds", "bytes around an array have changed: the kernel writes outside what it was given"
     if not answer["unchanged"]:

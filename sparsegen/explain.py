@@ -18,7 +18,7 @@ def of(kernel) -> str:
         said.append(f"No kernel serves: {kernel.baseline} computes the product, as it would have without sparsegen.")
     else:
         said.append(_storage(kernel))
-        said.append(_race(report))
+        said += [_race(report), estimated(report)]
     said.append(_limit(report))
     said.append(_model(report))
     said += [f"Note: {note}." for note in report.get("notes", [])]
@@ -83,6 +83,9 @@ def _race(report) -> str:
     tried = report.get("candidates", [])
     timed = [each for each in tried if each.get("measured_us")]
     words = f"It was measured at {report['measured_us']:.4g} us a call with {report['threads']} thread(s)"
+    if report.get("measured_cold_us"):
+        cold = f"{report['measured_cold_us']:.4g} us with nothing in its L2"
+        words = f"It was measured at {report['measured_us']:.4g} us a call on {report['device']}, {cold}"
     if report.get("speedup"):
         words += (
             f", {report['speedup']:.2f} times as fast as {report['speedup_is_over']}, the best baseline "
@@ -92,6 +95,17 @@ def _race(report) -> str:
     if report.get("break_even_calls"):
         words += f"; the search is won back after {report['break_even_calls']} calls"
     return words + "."
+
+
+def estimated(report) -> str:
+    """What a call may take on a GPU that is not here, and what binds it."""
+    estimate = report.get("estimate")
+    if not estimate:
+        return ""
+    return (
+        f"A call may take {report['estimated_us']:.4g} us on the {estimate['device']}, most of it "
+        f"{estimate['binds'].replace('_', ' and ')} ({estimate['label']})."
+    )
 
 
 def _model(report) -> str:

@@ -33,10 +33,14 @@ from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 START_SECONDS = 60.0
+START = "from sparsegen import worker; worker.main(%d)"  # of the template process; its end of the pipe goes in
 
 
 class Died(Exception):
-    """The child ended while it was asked, or could not do it: fault is "crash", "timeout", "memory" or "header"."""
+    """The child ended while it was asked, or could not do it.
+
+    fault: "crash", "timeout", "memory", one of gpu.FAULTS, "driver", or "header" for what it was asked in vain.
+    """
 
     def __init__(self, fault: str, message: str):
         super().__init__(message)
@@ -60,7 +64,7 @@ class _Template:
             ours, theirs = socket.socketpair()
             root = str(Path(__file__).resolve().parent.parent)
             first = f"import sys; sys.path.insert(0, {root!r})"
-            start = f"{first}; from sparsegen import worker; worker.main({theirs.fileno()})"
+            start = f"{first}; {START % theirs.fileno()}"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -101,9 +105,9 @@ class Session:
             "problem": {
                 "op": problem.op, "shape": problem.pattern.shape, "facts": problem.facts, "dtype": problem.dtype.str,
                 "k": problem.k, "layout_b": problem.layout_b, "layout_c": problem.layout_c, "threads": problem.threads,
-                "deterministic": problem.deterministic, "target": problem.target,
+                "deterministic": problem.deterministic, "target": problem.target, "ordinal": problem.ordinal,
             },
-            "modules": modules,
+            "modules": (*modules, "cuda.bindings.driver") if problem.target == "cuda" else modules,
         }  # fmt: skip
         self._pid = 0
         self._parts = [A.indptr, A.indices, A.data]
@@ -125,6 +129,11 @@ class Session:
             os.close(self._file)
             raise
         self.output = np.frombuffer(self._memory, problem.dtype, count).reshape(shape, order=problem.order_c)
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a child, with all that it was given."""
+        return self._pid > 0
 
     def start(self) -> float:
         """Have the child ready; the seconds that took. The first session of a process pays for its imports."""
@@ -209,12 +218,11 @@ class Session:
                 _template.stop()
             raise Died("timeout", f"no answer within {seconds:.1f} s")
         answer = json.loads(pipe.recv_bytes())
-        if "header" in answer:  # the child lives on
-            raise Died("header", answer["header"])
-        if "memory" in answer:
-            pipe.poll(max(0.1, deadline - time.monotonic())) and pipe.recv_bytes()
-            self._pid = 0
-            raise Died("memory", answer["memory"])
+        if "refused" in answer and "fault" in answer:
+            if answer["ends"]:
+                pipe.poll(max(0.1, deadline - time.monotonic())) and pipe.recv_bytes()
+                self._pid = 0
+            raise Died(answer["fault"], answer["refused"])
         if "ended" in answer:
             self._pid = 0
             if answer["ended"] < 0:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from sparsegen import baselines, inputs, operands, ops, prelude, values
+from sparsegen import baselines, device_arrays, inputs, on_device, operands, ops, prelude, values
 from sparsegen.binding import Binding, CertificateError
 from sparsegen.candidate import Candidate, text
 from sparsegen.errors import SparsegenTypeError, SparsegenValueError
@@ -25,8 +25,10 @@ class Kernel(operands.Call, spla.LinearOperator):
     """y = kernel @ x, or kernel(x, out=None, alpha=1, beta=0) = alpha A x + beta out.
 
     A `scipy.sparse.linalg.LinearOperator`. x: (n,), (n, 1) or (n, k), anything numpy makes an array of; the result has
-    numpy's result type and x's dimensions. A must not be changed in place afterwards: see `update_values`. Entries
-    stored in A propagate NaN and infinity, entries it does not have do not, as in scipy. Safe to call from threads.
+    numpy's result type and x's dimensions. A kernel on a GPU takes arrays that lie there too, of CuPy, PyTorch or what
+    has `__cuda_array_interface__` or DLPack, in their stream, and the result stays there. A must not be changed in
+    place afterwards: see `update_values`. Entries stored in A propagate NaN and infinity, entries it does not have do
+    not, as in scipy. Safe to call from threads.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Kernel(operands.Call, spla.LinearOperator):
         report: Mapping,
         threads: int = 1,
         options: Mapping | None = None,
+        image: bytes | None = None,
     ):
         """For `compile` and `load`: A canonical, in the dtype the user sees; without candidate, baseline serves.
+        image: the candidate's machine code for a GPU, where it is there already.
 
         Raises CertificateError when the candidate misses the reference on A's own values.
         """
@@ -53,7 +57,7 @@ class Kernel(operands.Call, spla.LinearOperator):
         self._twin: Kernel | None = None  # A transposed
         self._adjoint_twin: Kernel | None = None
         data = A.data.astype(problem.dtype, copy=False)
-        self._serve(A, None if candidate is None else Binding.make(candidate, problem, data, threads))
+        self._serve(A, None if candidate is None else Binding.make(candidate, problem, data, threads, image))
 
     # ---- calls
 
@@ -106,6 +110,8 @@ class Kernel(operands.Call, spla.LinearOperator):
         return self(X)
 
     def _call(self, x, out, alpha, beta):
+        if type(x) is not np.ndarray and (there := device_arrays.seen(x)) is not None:
+            return on_device.call(self, x, there, out, alpha, beta)
         x = operands.dense(x, self.shape)
         alpha, beta = operands.scalar("alpha", alpha), operands.scalar("beta", beta)
         result = operands.result_dtype(self.dtype, x.dtype, alpha, beta)
@@ -133,6 +139,14 @@ class Kernel(operands.Call, spla.LinearOperator):
         if np.float16 in (A.dtype, x.dtype):  # scipy has no half precision: widen, and round once at the end
             return A.astype(np.result_type(A.dtype, np.float32)) @ x.astype(np.result_type(x.dtype, np.float32))
         return A @ x
+
+    def graph(self, x, out, alpha=1.0, beta=0.0) -> Callable:
+        """A callable that computes out = alpha A x + beta out for these very arrays on the GPU, as one CUDA graph.
+
+        It takes the stream (0, the default one), allocates nothing and starts all launches at once. Raises
+        SparsegenValueError where the kernel is none for a GPU, or waits for its own status.
+        """
+        return on_device.graph(self, x, out, float(alpha), float(beta))
 
     # ---- other products
 
@@ -249,17 +263,23 @@ class Kernel(operands.Call, spla.LinearOperator):
             limited = replace(problem, threads=problem.useful_threads)
             whole = module.prepare(A, limited) if module.available(limited) is None else None
         key = (problem.k, problem.layout_b, problem.layout_c)
-        if binding is not None and A.dtype == problem.dtype and (plan := binding.plan(*key)) is not None:
+        here = problem.target == "cpu"  # other targets' plans look at their operands themselves
+        if here and binding is not None and A.dtype == problem.dtype and (plan := binding.plan(*key)) is not None:
             run = plan.run
-        elif binding is None and problem.dtype == A.dtype and whole is not None:
+        elif here and binding is None and problem.dtype == A.dtype and whole is not None:
             in_place = baselines.get("scipy").into(A, problem) if self.baseline == "scipy" else None
             run = _as_plan(in_place or whole, problem)
         self._A, self._binding = A, binding
         self._plain, self._rows = A.dtype, A.shape[0]  # of an x that needs no conversion, and of its y
         self._whole: Callable | None = whole  # A @ x for a whole operand of the problem
+        self._whole_shape, shape_y = ops.get(problem.op).shapes(problem)
+        self._vector: tuple | None = None  # the fast path of vectors on a GPU
+        if problem.target == "cuda" and binding is not None and vector and A.shape[0] and not binding.checks_finite:
+            there = binding.plan(1, problem.layout_b, problem.layout_c)
+            self._vector = None if there is None else (there, self._whole_shape, shape_y, problem.dtype)
         self._direct: Callable | None = whole if vector else None
         self._native: Callable | None = run  # the fast path of whole operands
-        self._plan = plan if plan is not None and problem.target == "cpu" else run  # the same, without Python between
+        self._plan = plan if plan is not None else run  # the same, without Python between
         accumulates = binding is not None and not binding.checks_finite
         self._accumulating: Callable | None = run if accumulates else None
 

@@ -149,8 +149,9 @@ class Problem:
     """One product to compile: op "spmv" (y = alpha A x + beta y) or "spmm" (C = alpha A B + beta C, k columns).
 
     dtype is that of the values, x and y alike: float32 or float64. layout_b and layout_c say whether B and C are
-    stored by rows ("row") or by columns ("column"). threads is the number every arm may use. target is "cpu" or
-    "cuda", device the name of the machine or GPU the times are for.
+    stored by rows ("row") or by columns ("column"). threads is the number every arm may use. target is "cpu",
+    "cuda" or "emulator" (CUDA without a GPU), device the name of the machine or GPU the times are for, ordinal the
+    number of that GPU here, on which no choice depends.
     """
 
     op: str
@@ -164,6 +165,7 @@ class Problem:
     deterministic: bool = False
     target: str = "cpu"
     device: str = ""
+    ordinal: int = 0
 
     @property
     def index_dtype(self) -> np.dtype:

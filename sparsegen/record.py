@@ -13,7 +13,10 @@ from sparsegen import files
 from sparsegen.paths import PACKAGE
 from sparsegen.targets import cpu
 
-PACKAGES = ("numpy", "scipy", "torch", "mkl", "numba", "cuda-bindings", "nvidia-cuda-nvrtc")
+PACKAGES = (
+    "numpy", "scipy", "torch", "mkl", "numba", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
+    "nvidia-cusparse", "nvidia-cusparse-cu12", "cupy-cuda13x", "cupy-cuda12x",
+)  # fmt: skip
 
 
 def environment(seed: int) -> dict:

@@ -13,13 +13,15 @@ from sparsegen.search import Outcome
 from sparsegen.verdict import Verdict
 
 MEASURED = (
-    "measured_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved", "limit_us",
-    "fraction_of_limit", "limit_is", "break_even_calls",
+    "measured_us", "measured_cold_us", "measured_p20_us", "measured_p80_us", "speedup", "gflop_per_s", "bytes_moved",
+    "limit_us", "fraction_of_limit", "limit_is", "break_even_calls",
 )  # fmt: skip
+SHOWN = ("measured_us", "cold_us", "prepare_ms", "refused", "chosen")  # of a baseline
 
 
 class Report(Mapping):
-    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit.
+    """Times in microseconds or milliseconds as the names say; measured_us is a clock's, limit_us the physical limit,
+    estimated_us, where there is one, a model's of a GPU that is not here.
 
     Numbers are finite: what is not known, or is no number, is None. baselines: name -> times, or why it was not used;
     candidates: what came of each that was tried, and its origin; model: what the learned generator wrote, or why it was
@@ -117,13 +119,20 @@ def _baseline(entry: Mapping) -> str:
     if "refused" in entry:
         return f"not used: {entry['refused']}"
     time = "not measured" if entry.get("measured_us") is None else f"{entry['measured_us']:.4g} us"
-    return time + (f" (prepare {entry['prepare_ms']:.3g} ms)" if entry.get("prepare_ms") is not None else "")
+    cold = f", {entry['cold_us']:.4g} us cold" if entry.get("cold_us") is not None else ""
+    chosen = f" by {entry['chosen']}" if entry.get("chosen") else ""
+    prepared = f" (prepare {entry['prepare_ms']:.3g} ms)" if entry.get("prepare_ms") is not None else ""
+    return time + cold + chosen + prepared
 
 
 def _tried(entry: Mapping) -> str:
     if entry.get("fault"):
         return f"{entry['level']}: {entry['fault']}: {entry['message'].splitlines()[0] if entry['message'] else ''}"
     time = entry.get("measured_us") or entry.get("rough_us")
+    if entry.get("covered", "all") != "all":
+        return f"{entry['level']}: {entry['covered']}"
+    if entry.get("estimated_us"):
+        return f"{entry['level']} {entry['estimated_us']:.4g} us (estimated)"
     return entry["level"] + (f" {time:.4g} us{'' if entry.get('measured_us') else ' (rough)'}" if time else "")
 
 
@@ -155,6 +164,8 @@ def made(outcome: Outcome, problem: Problem) -> dict:
             key=lambda name: outcome.baselines[name]["measured_us"],
             default=outcome.baseline,
         ),
+        "measured_cold_us": outcome.cold_us,
+        "gpu": outcome.gpu,
         "resolution": outcome.resolution,
         "rounds": outcome.rounds,
     }
@@ -163,9 +174,11 @@ def made(outcome: Outcome, problem: Problem) -> dict:
     moved += ops.get(problem.op).moved_bytes(problem)
     if measured:
         report |= _limit(moved, measured, problem)
+    if winner and winner.verdict.estimate:
+        report |= {"estimated_us": winner.verdict.estimated_us, "estimate": dict(winner.verdict.estimate)}
     report |= {
         "baselines": {
-            name: {key: value for key, value in entry.items() if key in ("measured_us", "prepare_ms", "refused")}
+            name: {key: value for key, value in entry.items() if key in SHOWN}
             for name, entry in outcome.baselines.items()
         },
         "compile_ms": winner.verdict.resources.get("compile_ms") if winner else 0.0,
@@ -182,7 +195,8 @@ def made(outcome: Outcome, problem: Problem) -> dict:
 
 
 def _verified(verdict: Verdict) -> str:
-    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}"
+    part = "" if verdict.covered == "all" else f"; {verdict.covered}"
+    return f"worst error {verdict.worst:.3g} of its bound, seeds {', '.join(map(str, verdict.seeds))}{part}"
 
 
 def _limit(moved: float, measured_us: float, problem: Problem) -> dict:

@@ -7,19 +7,26 @@ run can tell apart: whatever differs by less is a tie, and a tie goes to the bas
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, ops, prelude
+from sparsegen import bandwidth, baselines, checks, evaluate, fence, gpu, nvrtc, ops, prelude
 from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
+from sparsegen.outcome import Outcome as Outcome
+from sparsegen.outcome import Tried as Tried
 from sparsegen.problem import Problem
+from sparsegen.ptx import estimate
+from sparsegen.ptx.gpus import GPU
 from sparsegen.verdict import Level, Timing, Verdict
 
 logger = logging.getLogger("sparsegen")
@@ -36,45 +43,6 @@ NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther
 TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 
 
-@dataclass
-class Tried:
-    """A candidate with what came of it; arms are its names in the worker, per thread count."""
-
-    candidate: Candidate
-    verdict: Verdict
-    rough_us: float | None = None
-    threads: int = 1
-    packed_bytes: int = 0
-
-    @property
-    def label(self) -> str:
-        return self.candidate.label
-
-    def as_dict(self) -> dict:
-        measured = self.verdict.measured
-        return {
-            "label": self.label, "origin": self.candidate.origin, "level": self.verdict.level.name,
-            "fault": self.verdict.fault, "message": self.verdict.message, "worst": self.verdict.worst,
-            "rough_us": self.rough_us, "measured_us": measured.median_us if measured else None, "threads": self.threads,
-        }  # fmt: skip
-
-
-@dataclass
-class Outcome:
-    """winner None: the baseline serves. speedup is over that baseline, the best; resolution what the race can tell."""
-
-    winner: Tried | None
-    baseline: str
-    timing: Timing | None
-    baselines: dict[str, dict]
-    tried: list[Tried]
-    resolution: float | None = None
-    speedup: float | None = None
-    rounds: int = 0
-    startup_ms: float = 0.0
-    notes: list[str] = field(default_factory=list)
-
-
 def search(
     problem: Problem,
     A: sp.csr_array,
@@ -83,16 +51,21 @@ def search(
     most: int | None,
     seed: int,
     modules: tuple[str, ...] = (),
+    estimated: GPU | None = None,
+    made: Mapping[str, Path] | None = None,
 ) -> Outcome:
     """Race at most `most` of `candidates` against the baselines for `seconds`, starting the worker apart.
 
-    A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy.
+    A: canonical, in the problem's dtype. Best so far at any time; with no time at all, scipy. The target emulator races
+    nothing: the verified candidate of the least estimated time on `estimated` wins, or without one the first.
+    made: binaries that are there already, by the key of their candidate.
     """
     outcome = Outcome(None, "scipy", None, {}, [])
     try:
         with fence.session(problem, A, modules) as session:
             outcome.startup_ms = session.start() * 1e3
-            _Search(problem, A, session, time.monotonic() + seconds, seed, outcome).run(candidates, most)
+            until = time.monotonic() + seconds
+            _Search(problem, A, session, until, seed, outcome, estimated, made).run(candidates, most)
     except Died as error:
         outcome.notes.append(f"the worker could not be used: {error}")
     except OSError as error:
@@ -101,18 +74,25 @@ def search(
 
 
 class _Search:
-    def __init__(self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome):
-        self.problem, self.A, self.session = problem, A, session
-        self.deadline, self.seed, self.outcome = deadline, seed, outcome
+    def __init__(
+        self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome,
+        estimated: GPU | None = None, made: Mapping[str, Path] | None = None,
+    ):  # fmt: skip
+        self.problem, self.A, self.session, self.gpu = problem, A, session, estimated
+        self.deadline, self.seed, self.outcome, self.made = deadline, seed, outcome, made or {}
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
         self.expected: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of the timed inputs: y and its bound
         self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
+        self.states: list[dict] = []  # of a GPU, before and after rounds
         hangs = max(LEAST_PATIENCE, PATIENCE * (deadline - time.monotonic()))
         self.patience = min(evaluate.RUN_SECONDS, hangs)
         self.seconds = 10 + evaluate.seconds(problem)
 
     def run(self, candidates: Iterator[Candidate], most: int | None) -> None:
+        if self.problem.target == "emulator":
+            self._verify(candidates, most)
+            return
         started = time.monotonic()
         slow = [name for name in baselines.names() if getattr(baselines.get(name), "SLOW_START", False)]
         self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: (name != "scipy", name)))
@@ -121,6 +101,33 @@ class _Search:
             self._try_all(self._compiled(candidates, compiler, most), self.deadline - race)
         self._prepare_baselines(slow)
         self._race()
+
+    def _verify(self, candidates: Iterator[Candidate], most: int | None) -> None:
+        """Where nothing can be timed: the right candidate of the least estimate, or the first where none is asked for.
+
+        What the budget lets be executed in part alone is tried, and no winner.
+        """
+        with ThreadPoolExecutor(1) as compiler:
+            for number, (candidate, made) in enumerate(self._compiled(candidates, compiler, most)):
+                name = f"candidate {number}"
+                verdict = made
+                if not isinstance(made, Verdict):
+                    verdict = evaluate.run(
+                        made, self.problem, self.session, self.references, name, until=self.deadline
+                    )  # fmt: skip
+                    first = self.outcome.winner is None or time.monotonic() < self.deadline
+                    if self.gpu and first and verdict.level >= Level.RAN and not verdict.fault:
+                        verdict = evaluate.estimate(verdict, made, self.problem, self.session, name, self.gpu)
+                    self._ask_quietly("drop", names=[name])
+                tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
+                self.outcome.tried.append(tried)
+                if verdict.level >= Level.CORRECT and tried.before(self.outcome.winner):
+                    self.outcome.winner = tried
+                if (self.outcome.winner and not self.gpu) or time.monotonic() > self.deadline:
+                    break
+        if self.outcome.winner:
+            how = f"by times on {self.gpu.name} that are {estimate.label(self.gpu)}" if self.gpu else "by rule"
+            self.outcome.notes.append(f"executed without a GPU: verified, chosen {how}, not by measurement")
 
     def _prepare_baselines(self, names: list[str]) -> None:
         for name in names:
@@ -158,7 +165,14 @@ class _Search:
             yield candidate, future.result()
 
     def _compile(self, candidate: Candidate) -> evaluate.Compiled | Verdict:
-        return evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
+        if candidate.key in self.made:
+            there = evaluate.Compiled(candidate, self.made[candidate.key], 0.0)
+            return evaluate.refuse(candidate, self.problem) or there
+        made = evaluate.refuse(candidate, self.problem) or evaluate.compile(candidate, self.problem)
+        if self.gpu and isinstance(made, evaluate.Compiled):  # once more for the GPU, while another candidate runs
+            with contextlib.suppress(SparsegenError, nvrtc.CompileFailure):
+                evaluate.image(made, self.problem, self.gpu.arch)
+        return made
 
     def _try_all(self, compiled, until: float) -> None:
         for number, (candidate, made) in enumerate(compiled):
@@ -170,7 +184,7 @@ class _Search:
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 if verdict.level >= Level.CORRECT:
                     self._enter(name, tried)
-                elif verdict.fault in ("crash", "timeout", "memory", *evaluate.CORRUPTING):
+                elif not self.session.alive:
                     self._restore()
                 else:
                     self._ask_quietly("drop", names=[name])
@@ -203,6 +217,8 @@ class _Search:
 
     def _restore(self) -> None:
         """After the worker died: baselines and correct candidates again, in a new one."""
+        if self.session.alive:  # it could not do what it was asked, no more than that
+            return
         try:
             for name, entry in self.outcome.baselines.items():
                 if "refused" not in entry:
@@ -239,7 +255,11 @@ class _Search:
         usable = {name: entry for name, entry in self.outcome.baselines.items() if "refused" not in entry}
         best = min((entry["rough_ns"] for entry in usable.values()), default=0.0)
         close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best or name == "scipy"]
-        if not self.arms or "scipy" not in usable:
+        if self.problem.target == "cuda" and len(usable) > 1:  # scipy cannot take what is on a GPU
+            usable.pop("scipy", None)
+            best = min(entry["rough_ns"] for entry in usable.values())
+            close = [name for name, entry in usable.items() if entry["rough_ns"] < CLOSE * best]
+        if not self.arms or not close or (self.problem.target != "cuda" and "scipy" not in usable):
             self._baselines_alone(usable)
             return
         rough = {arm: tried.rough_us or 0.0 for arm, (tried, _) in self.arms.items()}
@@ -251,6 +271,7 @@ class _Search:
             self.session.ask("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
             rounds, changed = self._rounds([*arms, "null", *close], (fastest, "null"))
             self._judge(rounds, arms, close, fastest, changed)
+            self._cold(close)
         except Died as error:
             self.outcome.notes.append(f"the worker died in the race: {error}")
             self._baselines_alone(usable)
@@ -277,6 +298,7 @@ class _Search:
                 most_seconds=max(left, LEAST_RACE), seed=self.seed + len(rounds),
             )  # fmt: skip
             rounds += answer["rounds"]
+            self.states += answer.get("states", [])
             changed |= set(answer["changed"])
             ratios = np.array([each[pair[1]] / each[pair[0]] for each in rounds])
             error = 1.25 * ratios.std() / np.sqrt(len(ratios))  # of a median
@@ -305,7 +327,7 @@ class _Search:
                 entry["measured_us"] = entry["rough_ns"] / 1e3
         times = {name: outcome.baselines[name]["measured_us"] for name in names}
         best = min(names, key=times.__getitem__)
-        tied = times["scipy"] <= times[best] * (1 + outcome.resolution)
+        tied = times.get("scipy", np.inf) <= times[best] * (1 + outcome.resolution)
         outcome.baseline = "scipy" if tied else best
         for arm in sorted(arms, key=lambda arm: np.percentile([each[arm] for each in choosing], level)):
             tried, threads = self.arms[arm]
@@ -321,12 +343,29 @@ class _Search:
                 ratio = times[best] * 1e3 / float(np.percentile([each[arm] for each in scoring], level))
             if outcome.timing is None:
                 outcome.timing, outcome.speedup = timing, ratio
-                if ratio > 1 + outcome.resolution:
+                alone = self.problem.target == "cuda" and names == ["scipy"]  # nothing else is there for a GPU
+                if ratio > 1 + outcome.resolution or alone:
                     outcome.winner = tried
+
+    def _cold(self, names: list[str]) -> None:
+        """On a GPU: times with nothing in the L2, apart from the race, and the state of the GPU while it was on."""
+        outcome = self.outcome
+        if self.problem.target != "cuda":
+            return
+        if self.states:
+            outcome.gpu = {"before": self.states[0], "after": self.states[-1]}
+            outcome.notes += gpu.notes(self.states[0], self.states[-1])
+        own = next((arm for arm, (tried, _) in self.arms.items() if tried is outcome.winner), None)
+        answer = self.session.ask("cold", self.seconds * len(names) + 30, arms=[*names, *([own] if own else [])])
+        for arm, ns in answer["cold_ns"].items():
+            if arm == own:
+                outcome.cold_us = ns / 1e3
+            else:
+                outcome.baselines[arm]["cold_us"] = ns / 1e3
 
     def _distrust(self, arm: str, tried: Tried, timing: Timing, changed: set[str]) -> tuple[str, str] | None:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
-        if arm in changed:
+        if arm in changed and not tried.candidate.atomic:
             return "wrong", "equal inputs gave different results while it was timed"
         for which in (0, 1):
             answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)

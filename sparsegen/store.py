@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import baselines, candidate, paths
+from sparsegen import baselines, candidate, gpu, paths
 from sparsegen.canonical import from_compressed
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Facts, Pattern, Problem
@@ -56,7 +56,10 @@ def _umask() -> int:
 
 
 def load(path):
-    """A Kernel or an Artifact from a file, screened, compiled and checked. Raises SparsegenValueError."""
+    """A Kernel or an Artifact from a file, screened, compiled and checked. Raises SparsegenValueError.
+
+    An artifact of a GPU that is here is checked and timed on it, and becomes a Kernel (arrival.py).
+    """
     try:
         blob = paths.read(Path(path), MOST_BYTES)
     except OSError as error:
@@ -89,6 +92,7 @@ def dumps(thing) -> bytes:
     arrays = {"data": A.data, "indices": A.indices, "indptr": A.indptr}
     if hasattr(thing, "image"):
         arrays["image"] = np.frombuffer(thing.image, np.uint8)
+        arrays |= {f"packed {k} {name}": array for k, own in enumerate(thing.packed) for name, array in own.items()}
     out = io.BytesIO()
     np.savez(out, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
     return out.getvalue()
@@ -112,10 +116,10 @@ def loads(blob: bytes, name: str = "the saved kernel"):
 
 
 def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
-    from sparsegen import composite, values
+    from sparsegen import composite, targets, values
+    from sparsegen.arrival import arrived
     from sparsegen.artifact import Artifact
     from sparsegen.kernel import Kernel
-    from sparsegen.targets import cpu
 
     if about["version"] != VERSION:
         raise SparsegenValueError(f"{name} has version {about['version']}; expected {VERSION}: save it again")
@@ -129,23 +133,32 @@ def _rebuilt(about: dict, arrays: dict[str, np.ndarray], name: str):
     chosen, baseline, notes = None, about["baseline"], []
     if about["kernel"]:
         chosen = replace(candidate.parse(about["kernel"], name=about["name"]), origin=about["origin"])
-    if chosen is not None and about["kind"] == "artifact":
-        return Artifact(A, problem, chosen, arrays["image"].tobytes(), about["arch"], about["report"])
-    if chosen is not None and (reason := cpu.available()):
-        notes.append(f"scipy serves: {reason}")
-        chosen, baseline = None, "scipy"
     if chosen is not None:
         reason = values.feasible(chosen.encoding, problem) or composite.feasible(chosen, problem)
         if reason:
             raise SparsegenValueError(f"{name} holds the kernel {chosen.label}, which cannot hold its matrix: {reason}")
+    if chosen is not None and about["kind"] == "artifact":
+        packed: list[dict[str, np.ndarray]] = [{} for _ in chosen.parts]
+        for key in (each for each in arrays if each.startswith("packed ")):
+            _, part, which = key.split(" ")
+            packed[int(part)][which] = arrays[key]
+        image = arrays["image"].tobytes()
+        return arrived(Artifact(A, problem, chosen, image, about["arch"], about["report"], packed))
+    target = targets.get(problem.target)
+    there = target.available()
+    if chosen is not None and (reason := there):
+        notes.append(f"scipy serves: {reason}")
+        chosen, baseline = None, "scipy"
+    if there is None and problem.target == "cuda":
+        problem = replace(problem, ordinal=gpu.chosen())
     if chosen is None and (reason := baselines.get(baseline).available(problem)):
         notes.append(f"scipy serves: {reason}")
         baseline = "scipy"
-    if problem.target == "cpu" and problem.device != cpu.device():
+    if problem.target != "emulator" and (there is not None or problem.device != target.device()):
         notes.append(f"measured on {problem.device}; not measured here")
     try:
         kernel = Kernel(A, problem, chosen, baseline, about["report"], int(about["threads"]), options)
-    except cpu.CompileFailure as error:
+    except target.CompileFailure as error:
         raise SparsegenValueError(f"{name} does not compile here: {error}; compile its matrix again") from None
     if about["kernel"] and chosen is None:
         kernel._report = kernel._report.unmeasured(None, baseline)

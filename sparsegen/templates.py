@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, cached_property
@@ -65,7 +64,7 @@ def refusals(problem: Problem) -> list[tuple[str, str]]:
 
 def refusal(each: Candidate, problem: Problem) -> str | None:
     """One sentence why this candidate cannot be used for the problem, or None."""
-    if problem.deterministic and re.search(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b", each.source):
+    if problem.deterministic and each.atomic:
         return "the order of its atomic additions is not the same in every run"
     return values.feasible(each.encoding, problem) or composite.feasible(each, problem)
 

@@ -41,7 +41,7 @@ class Verdict:
     """level reached; fault: one word for what stopped it ("" for nothing), with a sentence in message.
 
     worst: the largest |y - reference| / bound seen, correct iff at most 1. measured is a clock's, estimated_us a
-    model's; they are never mixed.
+    model's, of which `estimate` holds the parts; they are never mixed. covered: what was not executed, if anything.
     """
 
     level: Level = Level.NONE
@@ -51,6 +51,8 @@ class Verdict:
     seeds: tuple[int, ...] = ()
     measured: Timing | None = None
     estimated_us: float | None = None
+    estimate: Mapping[str, object] | None = None
+    covered: str = "all"
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict:

@@ -21,11 +21,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, candidate, checks, composite, operands, ops, targets, timing, values
+from sparsegen import baselines, candidate, checks, composite, gpu, operands, ops, place, targets, values
 from sparsegen.arena import Arena
 from sparsegen.errors import SparsegenError
 from sparsegen.problem import Pattern, Problem
@@ -57,7 +58,9 @@ def main(descriptor: int) -> None:
                 _serve(pipe, opening, files[0])
                 status = 0
             except MemoryError as error:
-                pipe.send_bytes(json.dumps({"memory": f"out of the memory allowed: {error}"}).encode())
+                pipe.send_bytes(_refused("memory", f"out of the memory allowed: {error}", True))
+            except SparsegenError as error:
+                pipe.send_bytes(_refused(getattr(error, "fault", "driver"), str(error), True))
             except EOFError:
                 pass
             finally:
@@ -98,10 +101,19 @@ def _serve(pipe: Connection, opening: dict, file: int) -> None:
         if request == "close":
             return
         try:
-            answer = getattr(child, request)(**details)
+            answer = json.dumps(getattr(child, request)(**details)).encode()
+        except gpu.GPUError as error:
+            if error.ends:  # its context can do nothing more, and no other can be made in this process
+                raise
+            answer = _refused(error.fault, str(error), False)
         except SparsegenError as error:  # launch expressions are evaluated here, where the sizes are
-            answer = {"header": str(error)}
-        pipe.send_bytes(json.dumps(answer).encode())
+            answer = _refused("header", str(error), False)
+        pipe.send_bytes(answer)
+
+
+def _refused(fault: str, why: str, ends: bool) -> bytes:
+    """The answer to what could not be done; ends: nor anything else in this process."""
+    return json.dumps({"refused": why, "fault": fault, "ends": ends}).encode()
 
 
 class _Bound:
@@ -118,7 +130,7 @@ class _Bound:
             Arena({**packed.arrays, "data": np.zeros(count, dtype)}, fenced=True)
             for packed, count in zip(packs, slots, strict=True)
         ]
-        self.plans: dict[int, object] = {}
+        self.plans: dict[int, Any] = {}
 
     def set_values(self, data: np.ndarray) -> None:
         for arena, packed in zip(self.arenas, self.packs, strict=True):
@@ -136,6 +148,16 @@ class _Bound:
 
     def checksum(self) -> list[int]:
         return [_mark(array) for arena in self.arenas for array in arena.arrays.values()]
+
+    def intact(self) -> bool:
+        """Whether nothing was written around its arrays, here or where the target has copied them to."""
+        copies = self.plans.values() if self.target.COPIES else ()
+        return all(arena.intact() for arena in self.arenas) and all(plan.intact() for plan in copies)
+
+    def unchanged(self, before: list[int]) -> bool:
+        """Whether its arrays are what they were."""
+        copies = self.plans.values() if self.target.COPIES else ()
+        return before == self.checksum() and all(plan.unchanged() for plan in copies)
 
 
 class _Child:
@@ -156,10 +178,7 @@ class _Child:
         self.packs: dict[tuple, list] = {}
         _limit(self.A, self.output, self.problem.target == "cpu")
         self.inputs = checks.timed_inputs(self.problem)
-        operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)}, fenced=True)
-        self.operands = operands
-        self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self.problem.order_b)
-        self.y = operands.arrays["y"].reshape(output_shape, order=self.problem.order_c)
+        self.place = place.of(self.problem, self.inputs[0])
 
     def load(self, name: str, text: str, path: str, label: str) -> dict:
         """Pack A for a candidate and bind it under `name`."""
@@ -172,43 +191,64 @@ class _Child:
         size = sum(array.nbytes for arena in self.bound[name].arenas for array in arena.arrays.values())
         return {"pack_ms": (time.perf_counter_ns() - started) / 1e6, "packed_bytes": size}
 
-    def check(self, name: str, check: checks.Check, threads: int) -> dict:
-        """Run a candidate on the inputs of a check; y goes to the output."""
+    def check(self, name: str, check: checks.Check, threads: int, sampled: bool = False) -> dict:
+        """Run a candidate on the inputs of a check; y goes to the output. sampled: in the emulator, some blocks."""
         bound = self.bound[name]
         data, x, y0 = checks.inputs(self.problem, check)
         bound.set_values(data)
-        self.x[...], self.y[...] = x, y0
-        before = bound.checksum()
-        status = bound.plan(threads).run(self.x, self.y, check.alpha, check.beta)
-        intact = self.operands.intact() and all(arena.intact() for arena in bound.arenas)
-        unchanged = before == bound.checksum() and np.array_equal(self.x, x, equal_nan=True)
-        self.output[...] = self.y.ravel(order="K")
+        self.place.put_x(x)
+        self.place.put_y(y0)
+        before, plan = bound.checksum(), bound.plan(threads)
+        try:
+            some = {"sampled": True} if sampled else {}
+            status = plan.run(self.place.x, self.place.y, check.alpha, check.beta, **some)
+        except targets.Fault as fault:
+            return {"fault": fault.kind, "message": str(fault)}
+        self.output[...] = self.place.result().ravel(order="K")
+        intact = self.place.intact() and bound.intact()
+        unchanged = bound.unchanged(before) and self.place.holds(x)
         return {"status": status, "intact": bool(intact), "unchanged": bool(unchanged)}
+
+    def estimate(self, name: str, gpu: str, resources: dict) -> dict:
+        """What a call of a candidate of the emulator, with A's own values, might take on a GPU."""
+        from sparsegen.ptx import gpus
+
+        self.bound[name].set_values(self.A.data)
+        self.place.put_x(self.inputs[0])
+        self.place.put_y(0)
+        try:
+            return self.bound[name].plan(1).estimate(self.place.x, self.place.y, gpus.get(gpu), resources).as_dict()
+        except targets.Fault as fault:
+            return {"fault": fault.kind, "message": str(fault)}
 
     def arm(self, name: str, bound: str, threads: int) -> dict:
         """Make a candidate with A's own values an arm; answers with a first rough time."""
         self.bound[bound].set_values(self.A.data)
-        plan, x, y = self.bound[bound].plan(threads), self.x, self.y
+        plan, x, y = self.bound[bound].plan(threads), self.place.x, self.place.y
         self.arms[name] = lambda: plan.run(x, y, 1.0, 0.0)
         if self.problem.target == "cpu":  # as kernels are called
             call = operands.Call()
             call._plan = plan
             self.arms[name] = lambda: call(x, out=y)
-        self.x[...] = self.inputs[0]
-        return {"rough_ns": timing.rough(self.arms[name])}
+        self.place.put_x(self.inputs[0])
+        return {"rough_ns": self.place.rough(self.arms[name])}
 
-    def baseline(self, name: str) -> dict:
-        """Prepare a baseline as an arm; y of its first call goes to the output."""
+    def baseline(self, name: str, way: str = "") -> dict:
+        """Prepare a baseline as an arm; y of its first call goes to the output. way: one of its `arms`."""
         module, problem = baselines.get(name), replace(self.problem, threads=self.problem.useful_threads)
         if reason := module.available(problem):
             return {"refused": reason}
         started = time.perf_counter_ns()
-        call, x, y = module.prepare(self.A, problem), self.x, self.y
+        call = module.arms(self.A, problem)[way]() if way else module.prepare(self.A, problem)
+        x, y = self.place.x, self.place.y
         prepared = (time.perf_counter_ns() - started) / 1e6
+        self.place.put_x(self.inputs[0])
         self.arms[name] = lambda: call(x, y)
-        self.x[...] = self.inputs[0]
-        self.output[...] = np.asarray(self.arms[name]()).ravel(order=self.problem.order_c)
-        return {"prepare_ms": prepared, "rough_ns": timing.rough(self.arms[name])}
+        if isinstance(self.place, place.Device) and name == "scipy":  # the one library that is not on the GPU
+            host = self.place.host_x
+            self.arms[name] = lambda: call(host)
+        self.output[...] = self.place.result(self.arms[name]()).ravel(order=self.problem.order_c)
+        return {"prepare_ms": prepared, "rough_ns": self.place.rough(self.arms[name]), **_chosen(call)}
 
     def drop(self, names: list[str]) -> dict:
         """Forget arms and candidates."""
@@ -219,12 +259,17 @@ class _Child:
 
     def fetch(self, arm: str, which: int) -> dict:
         """One call of an arm on one of the timed inputs; y goes to the output."""
-        self.x[...] = self.inputs[which]
-        self.y[...] = np.nan
-        self.operands.guard()
+        self.place.put_x(self.inputs[which])
+        self.place.put_y(np.nan)
+        self.place.guard()
         result = self.arms[arm]()
-        self.output[...] = self._result(result).ravel(order=self.problem.order_c)
-        return {"intact": bool(self.operands.intact())}
+        self.output[...] = self.place.result(result).ravel(order=self.problem.order_c)
+        return {"intact": bool(self.place.intact())}
+
+    def cold(self, arms: list[str]) -> dict:
+        """Where caches can be flushed: of each arm one call after that, ns."""
+        self.place.put_x(self.inputs[0])
+        return {"cold_ns": {arm: self.place.cold(self.arms[arm]) for arm in arms}}
 
     def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
         """Interleaved bursts (timing.py). Inputs change between bursts, and every result must equal what the arm gave
@@ -233,22 +278,23 @@ class _Child:
         changed = set()
 
         def prepare(which: int) -> None:
-            self.x[...] = self.inputs[which]
+            self.place.put_x(self.inputs[which])
 
         def finished(arm: str, which: int, result: object) -> None:
-            mark = _mark(self._result(result).ravel(order="K"))
+            mark = _mark(self.place.result(result).ravel(order="K"))
             if first.setdefault((arm, which), mark) != mark:
                 changed.add(arm)
 
         chosen = {arm: self.arms[arm] for arm in arms}
-        measured = timing.interleaved(
-            chosen, self.problem.threads, count, seed, most_seconds, prepare=prepare, finished=finished
-        )
-        return {"rounds": measured, "changed": sorted(changed)}
+        before = self.place.state()
+        measured = self.place.interleaved(chosen, count, seed, most_seconds, prepare=prepare, finished=finished)
+        states = [each for each in (before, self.place.state()) if each]
+        return {"rounds": measured, "changed": sorted(changed), "states": states}
 
-    def _result(self, returned) -> np.ndarray:
-        """y of a call: a library may return an array of its own, a plan returns its status."""
-        return returned if isinstance(returned, np.ndarray) else self.y
+
+def _chosen(call: object) -> dict:
+    """What a library says of itself: which of its algorithms it has taken."""
+    return {"chosen": chosen} if (chosen := getattr(call, "chosen", None)) else {}
 
 
 def _mark(array: np.ndarray) -> int:

@@ -15,21 +15,24 @@ PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors
     paths problem verdict timing arena model
-    files formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
-    readers gallery values checks fence explain model.statistics model.windows
+    files formats ops canonical cache operands nvrtc gpu mkl_library model.entries model.recipe
+    readers gallery values checks fence explain device_arrays events model.statistics model.windows
     matrices candidate model.encoder
-    inputs composite model.tokenizer model.decoder model.expression
+    inputs composite place model.tokenizer model.decoder model.expression
     prelude templates model.generator
     metrics
     screen model.checkpoint
+    ptx
     targets baselines model.vocabulary
     bandwidth worker evaluate binding record model.header model.body
-    search model.grammar
+    outcome on_device model.grammar
+    search
     report model.sample
     kernel artifact model.beam
-    model.proposal
+    arrival model.proposal
     proposers
-    store engine
+    store choices
+    engine
     __init__
     judge doctor train train.rewards train.techniques train.policy train.families train.run
     train.measure train.texts train.log train.fit
@@ -47,15 +50,14 @@ UPWARD = {  # imports inside functions that point up, and why
 NO_SIBLINGS = ("formats", "ops", "targets", "baselines")
 EVERYWHERE = {"numpy", "scipy", "sparsegen"}
 ONLY_IN = {
-    "cuda": {"nvrtc", "targets.cuda"},
-    "cupy": {"baselines.cupy", "baselines.cusparse"},
-    "cupyx": {"baselines.cupy", "baselines.cusparse"},
+    "cuda": {"nvrtc", "gpu", "baselines.cusparse"},
+    "cupy": {"baselines.cupy"},
+    "cupyx": {"baselines.cupy"},
     "fast_matrix_market": {"readers.matrix_market"},
     "h5py": {"readers.matlab"},
     "numba": {"baselines.numba"},
-    "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
-    "pynvml": {"targets.cuda"},
+    "pynvml": {"gpu"},
     "safetensors": {"model.checkpoint"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
@@ -72,7 +74,7 @@ ONLY_IN = {
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
-    "tokenizers", "safetensors",
+    "tokenizers", "safetensors", "pynvml",
 }  # fmt: skip
 MOST_LINES = 400
 

@@ -1,161 +1,45 @@
-"""The calls that the cuSPARSE baseline makes, in a stand-in of nvmath and CuPy that computes them with numpy.
+"""The calls that the cuSPARSE baseline makes, in a stand-in of its library that computes them with numpy.
 
 It holds the order and meaning of the arguments as documented; only a GPU can tell whether cuSPARSE agrees.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib.util
-import itertools
 import sys
-from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 
+import fake_gpu
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sparsegen import baselines
+from sparsegen import baselines, device_arrays, gallery, gpu
+from sparsegen.baselines import cusparse
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Pattern, Problem
 
-REAL = {0: np.float32, 1: np.float64}
+
+@pytest.fixture
+def library(monkeypatch):
+    found = fake_gpu.CuSparse()
+    fake_gpu.install(put=monkeypatch.setattr, cusparse=found)
+    yield found
+    gc.collect()
+    monkeypatch.undo()
+    fake_gpu.remove()
 
 
-class Array(np.ndarray):
-    @property
-    def data(self):
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def get(self) -> np.ndarray:
-        return np.array(self)
-
-
-def at(pointer: int, size: int, dtype) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    return (
-        np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(pointer), dtype) if size else np.empty(0)
-    )
-
-
-def stand_in(refused: tuple[str, ...] = ()) -> tuple[ModuleType, ModuleType, dict]:
-    """cupy, nvmath.bindings.cusparse, and the live handles and descriptors."""
-    cupy, cusparse, live = ModuleType("cupy"), ModuleType("nvmath.bindings.cusparse"), {}
-    numbers = itertools.count(1000)
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-    cupy.__dict__.update(
-        asarray=lambda a, dtype=None, order=None: np.asarray(a, dtype, order=order).view(Array),
-        zeros=lambda shape, dtype, order="C": np.zeros(shape, dtype, order).view(Array),
-        empty=lambda shape, dtype, order="C": np.empty(shape, dtype, order).view(Array),
-        cuda=SimpleNamespace(
-            is_available=lambda: True,
-            get_current_stream=lambda: SimpleNamespace(ptr=77),
-            Event=lambda: event,
-            get_elapsed_time=lambda start, stop: 1.0,
-        ),
-    )
-
-    def create(*described) -> int:
-        number = next(numbers)
-        live[number] = list(described)
-        return number
-
-    def set_values(descriptor, pointer):
-        live[descriptor][-1] = pointer
-
-    class Error(Exception):
-        pass
-
-    def check(handle, algorithm, stored):
-        assert live[handle] == ["handle"]
-        if algorithm.name in refused:
-            raise Error(f"{algorithm.name} is not supported")
-        m, n, nnz, indptr, indices, data, offsets, columns, base, real = stored
-        index = {2: np.int32, 3: np.int64}
-        assert base == 0
-        arrays = at(data, nnz, REAL[real]), at(indices, nnz, index[columns]), at(indptr, m + 1, index[offsets])
-        return sp.csr_array(arrays, (m, n)), REAL[real]
-
-    def sp_mv(handle, op_a, alpha, mat_a, vec_x, beta, vec_y, compute_type, alg, external_buffer):
-        A, dtype = check(handle, alg, live[mat_a])
-        (length_x, _, x), (length_y, _, y) = live[vec_x], live[vec_y]
-        assert (op_a, at(alpha, 1, dtype)[0], at(beta, 1, dtype)[0], compute_type) == (0, 1, 0, live[mat_a][-1])
-        assert external_buffer and at(external_buffer, 12, np.uint8).sum() == 12 * 9  # preprocessed
-        at(y, length_y, dtype)[:] = A @ at(x, length_x, dtype)
-
-    def sp_mm(handle, op_a, op_b, alpha, mat_a, mat_b, beta, mat_c, compute_type, alg, external_buffer):
-        A, dtype = check(handle, alg, live[mat_a])
-        assert (op_a, op_b, at(alpha, 1, dtype)[0], at(beta, 1, dtype)[0]) == (0, 0, 1, 0)
-        assert at(external_buffer, 12, np.uint8).sum() == 12 * 9
-        views = []
-        for rows, columns, leading, _, layout, pointer in (live[mat_b], live[mat_c]):
-            assert leading == (columns if layout == 2 else rows)
-            shape, order = (rows, columns), "C" if layout == 2 else "F"
-            views.append(at(pointer, rows * columns, dtype).reshape(shape, order=order))
-        views[1][:] = A @ views[0]
-
-    def preprocess(*arguments):
-        at(arguments[-1], 12, np.uint8)[:] = 9
-
-    def measure(*arguments):
-        matrix = next(live[a] for a in arguments[1:] if a in live and len(live[a]) == 10)
-        check(arguments[0], arguments[-1], matrix)
-        return 12
-
-    kinds = {"DEFAULT": 0, "CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
-    cusparse.__dict__.update(
-        SpMVAlg=IntEnum("SpMVAlg", {"DEFAULT": 0, "CSR_ALG1": 2, "CSR_ALG2": 3}),
-        SpMMAlg=IntEnum("SpMMAlg", kinds),
-        IndexType=IntEnum("IndexType", {"INDEX_32I": 2, "INDEX_64I": 3}),
-        Operation=IntEnum("Operation", {"NON_TRANSPOSE": 0}),
-        IndexBase=IntEnum("IndexBase", {"ZERO": 0}),
-        Order=IntEnum("Order", {"COL": 1, "ROW": 2}),
-        cuSPARSEError=Error,
-        create=lambda: create("handle"),
-        create_csr=create,
-        create_dn_vec=lambda size, values, value_type: create(size, value_type, values),
-        create_dn_mat=lambda rows, cols, ld, values, value_type, order: create(
-            rows, cols, ld, value_type, order, values
-        ),
-        dn_vec_set_values=set_values,
-        dn_mat_set_values=set_values,
-        set_stream=lambda handle, stream: None,
-        sp_mv=sp_mv,
-        sp_mm=sp_mm,
-        sp_mv_buffer_size=measure,
-        sp_mm_buffer_size=measure,
-        sp_mv_preprocess=preprocess,
-        sp_mm_preprocess=preprocess,
-    )
-    for name in ("destroy", "destroy_sp_mat", "destroy_dn_vec", "destroy_dn_mat"):
-        setattr(cusparse, name, live.pop)
-    return cupy, cusparse, live
-
-
-def install(monkeypatch, cupy, cusparse):
-    bindings = ModuleType("nvmath.bindings")
-    bindings.cusparse = cusparse
-    for name, module in (("cupy", cupy), ("nvmath", ModuleType("nvmath")), ("nvmath.bindings", bindings)):
-        monkeypatch.setitem(sys.modules, name, module)
-    installed(monkeypatch, True)
-
-
-def installed(monkeypatch, there: bool):
-    real = importlib.util.find_spec
-
-    def find_spec(name, *rest):
-        if name in ("cupy", "nvmath"):
-            return object() if there else None
-        return real(name, *rest)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-
-
-def problem(dtype=np.float64, op="spmv", k=1, layout="row"):
-    A = sp.random_array((41, 29), density=0.15, format="csr", dtype=dtype, rng=5)
+def problem(dtype=np.float64, op="spmv", k=1, layout="row", A=None):
+    A = sp.random_array((41, 29), density=0.15, format="csr", dtype=dtype, rng=5) if A is None else A.astype(dtype)
     return A, Problem(op, Pattern.of(A), dtype=A.dtype, k=k, layout_b=layout, layout_c=layout, target="cuda")
+
+
+def on_device(array: np.ndarray) -> device_arrays.DeviceArray:
+    made = device_arrays.DeviceArray(gpu.get(0), array.shape, array.dtype, "C" if array.flags.c_contiguous else "F")
+    made.set(array)
+    return made
 
 
 PRODUCTS = [("spmv", 1, "row"), ("spmm", 3, "row"), ("spmm", 3, "column"), ("spmm", 1, "row")]
@@ -163,52 +47,90 @@ PRODUCTS = [("spmv", 1, "row"), ("spmm", 3, "row"), ("spmm", 3, "column"), ("spm
 
 @pytest.mark.parametrize("op, k, layout", PRODUCTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("refused", [(), ("DEFAULT", "CSR_ALG2")])
-def test_calls(refused, dtype, op, k, layout, monkeypatch):
-    cupy, cusparse, live = stand_in(refused)
-    install(monkeypatch, cupy, cusparse)
+@pytest.mark.parametrize("refused", [(), (0, 3, 6)])
+def test_calls(library, refused, dtype, op, k, layout):
+    library.refused = refused
     A, p = problem(dtype, op, k, layout)
-    baseline = baselines.get("cusparse")
-    assert baseline.available(p) is None
-    call = baseline.prepare(A, p)
+    assert cusparse.available(p) is None
+    call = cusparse.prepare(A, p)
     for seed in (3, 4):
         x = np.random.default_rng(seed).standard_normal(29 if op == "spmv" else (29, k)).astype(dtype)
         x = np.asarray(x, order="C" if layout == "row" else "F")
-        y = call(cupy.asarray(x))
-        np.testing.assert_allclose(y, A @ x, rtol=1e-5)
-        out = cupy.empty(y.shape, dtype, "C" if layout == "row" else "F")
-        assert call(x, out) is out
-        np.testing.assert_allclose(out, A @ x, rtol=1e-5)
+        y = call(on_device(x))
+        np.testing.assert_allclose(y.get(), A @ x, rtol=1e-5)
+        out = on_device(np.asarray(np.zeros(y.shape, dtype), order="C" if layout == "row" else "F"))
+        assert call(x=on_device(x), out=out) is out
+        np.testing.assert_allclose(out.get(), A @ x, rtol=1e-5)
         host = call(x, np.empty(y.shape, dtype))  # host in, host out
         assert type(host) is np.ndarray
         np.testing.assert_allclose(host, A @ x, rtol=1e-5)
-    with pytest.raises(SparsegenValueError, match="28"):
-        call(x[:28])
+    for wrong in (x[:28], on_device(x[:28]), on_device(x.astype("f4" if dtype is np.float64 else "f8"))):
+        with pytest.raises(SparsegenValueError, match="expected"):
+            call(wrong)
     gc.collect()
-    assert len(live) == 4  # handle, matrix, x, y of the algorithm that was kept
+    assert len(library.live) == 4  # handle, matrix, x, y of the algorithm that was kept
+    assert call.chosen in {**cusparse.SPMV, **cusparse.SPMM}
     del call
     gc.collect()
-    assert live == {}
+    assert library.live == {}
 
 
-def test_no_algorithm_is_accepted(monkeypatch):
-    cupy, cusparse, _live = stand_in(("DEFAULT", "CSR_ALG1", "CSR_ALG2"))
-    install(monkeypatch, cupy, cusparse)
-    A, p = problem()
-    with pytest.raises(SparsegenError, match="CSR_ALG2 is not supported"):
-        baselines.get("cusparse").prepare(A, p)
+@pytest.mark.parametrize("A, formats", [
+    (gallery.block(12, 12, 2, 2, 3, seed=7013), {"Csr", "Coo", "SlicedEll", "Bsr"}),
+    (gallery.stencil2d(13, 11), {"Csr", "Coo", "SlicedEll"}),
+    (gallery.dense_row(201, 301, 2, 3), {"Csr", "Coo"}),
+])  # fmt: skip
+def test_every_algorithm_of_every_format_that_fits(library, A, formats):
+    A, p = problem(np.float64, A=A)
+    x = np.random.default_rng(20271).standard_normal(A.shape[1])
+    for name, make in cusparse.arms(A, p).items():
+        call = make()
+        np.testing.assert_allclose(call(x), A @ x, rtol=1e-12, atol=1e-12, err_msg=name)
+    assert {each for each in library.made if each in ("Csr", "Coo", "SlicedEll", "Bsr")} == formats
+    assert {number for _, number in library.algorithms} == {cusparse.SPMV[name] for name in cusparse.arms(A, p)}
 
 
-@pytest.mark.parametrize("name", ["cupy", "cusparse"])
-def test_reasons(name, monkeypatch):
+def test_no_algorithm_is_accepted(library):
+    library.refused = tuple(cusparse.SPMV.values())
+    with pytest.raises(SparsegenError, match="csr alg2: cuSPARSE answers 10"):
+        cusparse.prepare(*problem())
+
+
+def test_reasons(library, monkeypatch):
     _A, p = problem()
-    with monkeypatch.context() as patch:
-        installed(patch, False)
-        assert "pip install" in baselines.get(name).available(p)
-    cupy, cusparse, _ = stand_in()
-    install(monkeypatch, cupy, cusparse)
-    assert baselines.get(name).available(p) is None
-    cupy.cuda.is_available = lambda: False
-    assert "GPU" in baselines.get(name).available(p)
+    assert cusparse.available(p) is None
     whole = Problem("spmv", p.pattern, dtype=np.dtype(np.int32), target="cuda")
-    assert "int32" in baselines.get(name).available(whole)
+    assert "int32" in cusparse.available(whole)
+    assert "GPU" in cusparse.available(Problem("spmv", p.pattern))
+    monkeypatch.setattr(cusparse, "library", lambda: "libcusparse is nowhere")
+    assert "nowhere" in cusparse.available(p) and "pip install" in cusparse.available(p)
+
+
+def test_reasons_of_cupy(monkeypatch):
+    _A, p = problem()
+    module, real = baselines.get("cupy"), importlib.util.find_spec
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cupy" else real(name, *rest))
+        assert "pip install" in module.available(p)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
+    assert "import cupy" in module.available(p)
+    cupy = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert "GPU" in module.available(p)
+    cupy.cuda.is_available = lambda: True
+    assert module.available(p) is None
+
+
+def test_torch_on_a_gpu(monkeypatch):
+    torch = pytest.importorskip("torch")
+    A, p = problem()
+    module = baselines.get("torch")
+    assert "CUDA build" in module.available(p) or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert module.available(p) is None
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, where: tensor)  # there is no GPU to go to
+    call = module.prepare(A, p)
+    x = np.random.default_rng(20272).standard_normal(29)
+    np.testing.assert_allclose(call(x), A @ x)
+    np.testing.assert_allclose(call(torch.from_numpy(x)), A @ x)

@@ -32,6 +32,12 @@ def test_every_data_file_is_in_the_wheel(folder):
     assert paths.data(folder) == ROOT / folder
 
 
+def test_every_header_of_an_extension_makes_it_again():
+    for extension in SETUPTOOLS["ext-modules"]:
+        folder = (ROOT / extension["sources"][0]).parent
+        assert {ROOT / name for name in extension.get("depends", [])} == set(folder.glob("*.h"))
+
+
 def test_version_is_said_once_more_and_the_same():
     assert PROJECT["project"]["version"] == __version__
 

@@ -101,11 +101,16 @@ def test_an_artifact_comes_back(tmp_path):
     assert loaded.image == saved.image
     assert loaded.source == saved.source
     assert loaded.arch == saved.arch == "sm_90"
-    assert "nothing has run" in str(loaded.report())
-    assert "Nothing has run" in loaded.explain() or "nothing has run" in loaded.explain()
+    assert loaded.level == saved.level and loaded.certificate == saved.certificate and loaded.packed
+    assert "without a GPU" in str(loaded.report())
+    assert "without a GPU" in loaded.explain() and "uncalibrated" in loaded.explain()
     for call in (lambda: loaded @ np.ones(3), lambda: loaded(np.ones(3)), lambda: loaded.matvec(1)):
-        with pytest.raises(SparsegenError, match="nothing has run"):
+        with pytest.raises(SparsegenError, match="with that GPU"):
             call()
+    loaded.packed[0]["data"][3] += 1
+    store.save(loaded, tmp_path / "b")
+    with pytest.raises(SparsegenValueError, match="packed arrays"):
+        sparsegen.load(tmp_path / "b")
 
 
 def test_every_truncation_and_most_flips_are_one_error(tmp_path):

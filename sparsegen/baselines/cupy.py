@@ -1,11 +1,13 @@
 """CuPy: cupyx csr_matrix @ x, that is cuSPARSE with its default algorithm and a buffer allocated per call.
 
-x is a device array, and then y is one; a numpy x is copied there and y back.
+Used only when the user has imported cupy: it is cuSPARSE, which cusparse.py calls without the costs of a call. x is an
+array on the device, and then y is one; a numpy x is copied there and y back.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -25,9 +27,9 @@ def available(problem: Problem) -> str | None:
         return "CuPy is not called for a matrix with no rows or no columns"
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed: pip install cupy-cuda13x, or cupy-cuda12x with an older driver"
-    import cupy
-
-    if not cupy.cuda.is_available():
+    if "cupy" not in sys.modules:
+        return "cupy is not imported: import cupy before compiling to compare with it"
+    if not sys.modules["cupy"].cuda.is_available():
         return "CuPy finds no CUDA GPU, or no driver new enough for it"
     return None
 

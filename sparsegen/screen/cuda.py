@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from sparsegen import prelude
+from sparsegen.screen import assembly
 
 MOST_SOURCE = 1 << 16  # characters
 MOST_EXPANDED = 1 << 20  # characters after all macros
@@ -189,12 +190,30 @@ def _words(found: list[Token], foreign: bool) -> None:
     for i, token in enumerate(found):
         if token.kind != "name":
             continue
+        if foreign and token.text in ("asm", "__asm__"):
+            _assembly(found[i + 1 : i + 200], token.line)
+            continue
         if _NEVER.fullmatch(token.text) or (not foreign and _NOT_IN_KERNELS.fullmatch(token.text)):
             raise Refused(f"line {token.line}: {token.text[:40]!r} is not for kernels")
         if token.text == "extern" and not foreign:
             after = found[i + 1].text if i + 1 < len(found) else ""
             if after not in ('"C"', "__shared__"):
                 raise Refused(f"line {token.line}: 'extern' without \"C\" or __shared__")
+
+
+def _assembly(after: list[Token], line: int) -> None:
+    """asm volatile("instructions" : operands): the text is in plain literals, where it can be read."""
+    texts = [token.text for token in after]
+    start = 1 if texts[:1] in (["volatile"], ["__volatile__"]) else 0
+    literals = list(itertools.takewhile(lambda token: token.kind == "string", after[start + 1 :]))
+    end = texts[start + 1 + len(literals) : start + 2 + len(literals)]
+    if texts[start : start + 1] != ["("] or end not in ([":"], ["::"], [")"]):
+        raise Refused(f"line {line}: 'asm' is not for kernels, but for instructions in plain text")
+    if any(not token.text.startswith('"') for token in literals):
+        raise Refused(f"line {line}: a prefixed string in assembly")
+    reason = assembly.check("".join(token.text[1:-1] for token in literals))
+    if reason:
+        raise Refused(f"line {line}: {reason}")
 
 
 def _depth(found: list[Token]) -> None:

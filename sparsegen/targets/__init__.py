@@ -6,9 +6,12 @@
     device() -> str                     what a measured choice is for
     screen(candidate) -> str | None     one sentence why its source must not be compiled
     unit(candidate, problem, packs) -> str     the translation unit
-    build(unit) -> Path                 the binary, from the cache or compiled into it; raises CompileFailure
+    build(unit, ordinal) -> Path        the binary, from the cache or compiled into it; raises CompileFailure; ordinal
+                                        says for which GPU, where there are several
     load(path) -> handle
     bind(handle, candidate, problem, packs, arrays, threads) -> plan     plan.run(x, y, alpha, beta) -> status
+
+A plan that watches its kernel raises Fault.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from sparsegen.errors import SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError
+
+
+class Fault(SparsegenError):
+    """What a kernel did that none may, seen as it did it: kind in a few words, and a sentence."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
 
 
 @functools.cache  # a folder is read once

@@ -176,7 +176,7 @@ def unit(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> str
     return prelude.assemble(candidate, problem, packs, {"LANES": str(lanes)})
 
 
-def build(text: str) -> Path:
+def build(text: str, ordinal: int = 0) -> Path:
     """The shared object of a translation unit, from the cache or compiled into it.
 
     Raises CompileFailure with the compiler's words, or when it takes over 20 s or 2 GiB.

@@ -1,0 +1,5 @@
+// One row too many is written
+extern "C" __global__ void f(int n, const int* __restrict__ in, float* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) out[i] = 1.0f;  // <- here
+}
