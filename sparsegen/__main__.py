@@ -109,6 +109,19 @@ def _parser() -> argparse.ArgumentParser:
     made = command("list", _list, "what there is")
     made.add_argument("what", choices=["formats", "templates", "targets", "baselines", "ops", "collections"])
 
+    made = command("fetch", _fetch, "download the matrices of a collection that are not here yet")
+    made.add_argument("collection", nargs="?", help="a list, a file or a folder; without one, the whole of SuiteSparse")
+    for name in ("rows", "cols", "nnz"):
+        made.add_argument(f"--{name}", metavar="FROM:TO", help="only such sizes, as 1e4:1e6, :1e7 or 400")
+    made.add_argument("--kind", help="only kinds with these words, as structural")
+    made.add_argument("--group", help="only this group, as HB; * and ? stand for letters")
+    made.add_argument("--name", help="only such names")
+    made.add_argument("--field", help="real, complex, integer or pattern")
+    made.add_argument("--limit", type=_integer(0), help="no more than so many, the smallest first")
+    made.add_argument("--dry-run", action="store_true", help="say what would be downloaded")
+    made.add_argument("--mirror", metavar="URL", help="a site that is laid out as https://sparse.tamu.edu")
+    made.add_argument("--offline", action="store_true", help="connect to nothing; for --dry-run")
+
     made = command("cache", _cache, "look at the cache or empty it")
     made.add_argument("what", choices=["info", "clear"])
 
@@ -234,13 +247,53 @@ def _list(options: argparse.Namespace) -> int:
         text = "\n".join(f"{each['language']:<5} {each['op']:<5} {each['name']:<18} {each['about']}" for each in found)
         _print(options, found, text)
     elif options.what == "collections":
-        sizes = {name: len(matrices.collection(name)) for name in matrices.collections()}
-        _print(options, sizes, "\n".join(f"{name:<10} {size} matrices" for name, size in sizes.items()))
+        lists: dict[str, Any] = {
+            name: {"matrices": len(matrices.collection(name)), "about": matrices.about(name)}
+            for name in matrices.collections()
+        }
+        text = "\n".join(f"{name:<13} {each['matrices']:>4}  {each['about']}" for name, each in lists.items())
+        _print(options, lists, text)
     else:
         registry: Any = {"formats": formats, "targets": targets, "baselines": baselines, "ops": ops}[options.what]
         about = {name: (registry.get(name).__doc__ or "").strip().splitlines()[0] for name in registry.names()}
         _print(options, about, "\n".join(f"{name:<10} {line}" for name, line in about.items()))
     return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from sparsegen import fetch, index, matrices
+
+    if options.offline and not options.dry_run:
+        raise SparsegenValueError("--offline fetches nothing; it goes with --dry-run")
+    asked = ("rows", "cols", "nnz", "kind", "group", "name", "field")
+    query = index.Query(**{name: getattr(options, name) for name in asked})
+    if not query and options.collection is None:
+        raise SparsegenValueError(
+            "that would be the whole of SuiteSparse; name a collection (sparsegen list collections) or give a size, "
+            "a kind or a group"
+        )
+    names = None if options.collection is None else matrices.listed(options.collection)
+    if query or options.limit is not None:
+        entries = index.known() if options.offline or names is not None else index.full(mirror=options.mirror)
+        names = index.chosen(query, entries, names, options.limit)
+    items, bar = [], tqdm(disable=not sys.stderr.isatty(), file=sys.stderr, unit="B", unit_scale=True)
+
+    def progress(name: str, done: int, whole: int | None) -> None:
+        bar.set_description(name, refresh=False)
+        bar.total, bar.n = whole, done
+        bar.refresh()
+
+    found = fetch.plan(names or [], options.mirror)
+    for item in found if options.dry_run else fetch.fetch(names or [], options.mirror, progress):
+        items.append(item)
+        if not options.json:
+            more = item.reason or (item.url if item.state == "missing" else item.path)
+            bar.write(f"{item.state:<8} {item.name}  {more}", file=sys.stdout)
+    bar.close()
+    _print(options, [item.as_dict() for item in items], f"{len(items)} matrices")
+    return 1 if any(item.state == "failed" for item in items) else 0
 
 
 def _cache(options: argparse.Namespace) -> int:

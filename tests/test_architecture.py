@@ -15,9 +15,10 @@ PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena model
     formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
-    readers gallery values checks fence explain model.statistics model.windows
-    matrices candidate model.encoder
-    inputs composite model.tokenizer model.decoder
+    readers gallery values checks download archive fence explain model.statistics model.windows
+    index candidate model.encoder
+    matrices
+    parsed fetch inputs composite model.tokenizer model.decoder
     prelude templates model.generator
     metrics
     screen model.checkpoint
@@ -49,12 +50,13 @@ ONLY_IN = {
     "cupy": {"baselines.cupy", "baselines.cusparse"},
     "cupyx": {"baselines.cupy", "baselines.cusparse"},
     "fast_matrix_market": {"readers.matrix_market"},
-    "h5py": {"readers.matlab"},
+    "h5py": {"parsed", "readers.binsparse", "readers.matlab"},
     "numba": {"baselines.numba"},
     "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
     "pynvml": {"targets.cuda"},
     "safetensors": {"model.checkpoint"},
+    "ssgetpy": {"index"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
     "torch": {
@@ -70,7 +72,7 @@ ONLY_IN = {
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
-    "tokenizers", "safetensors",
+    "tokenizers", "safetensors", "ssgetpy",
 }  # fmt: skip
 MOST_LINES = 400
 
