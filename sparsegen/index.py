@@ -172,13 +172,12 @@ def shipped() -> tuple[Entry, ...]:
     lines = (paths.data("matrices") / "index.tsv").read_text("utf-8").splitlines()
     entries = []
     for row in csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t"):
-        entries.append(
-            Entry(
-                row.pop("group"), row.pop("name"), int(row.pop("rows")), int(row.pop("cols")), int(row.pop("nnz")),
-                row.pop("field"), row.pop("symmetric") == "1", row.pop("kind"), row.pop("domain"), row.pop("family"),
-                {name: float(value) for name, value in row.items()},
-            )  # fmt: skip
-        )
+        text = {name: row.pop(name) for name in ("group", "name", "field", "kind", "domain", "family")}
+        sizes = {name: int(row.pop(name)) for name in RANGES}
+        symmetric = row.pop("symmetric") == "1"
+        numbers = {"rows": sizes["rows"], "cols": sizes["cols"], "mean": sizes["nnz"] / max(sizes["rows"], 1)}
+        numbers |= {name: float(value) for name, value in row.items()}
+        entries.append(Entry(**text, **sizes, symmetric=symmetric, statistics=numbers))
     return tuple(entries)
 
 

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena model
     formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
-    readers gallery values checks download archive fence explain model.statistics model.windows
-    index candidate model.encoder
+    readers twins values checks download archive fence explain model.statistics model.windows
+    index gallery candidate model.encoder
     matrices
     parsed fetch inputs composite model.tokenizer model.decoder
     prelude templates model.generator
