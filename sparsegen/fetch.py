@@ -39,7 +39,7 @@ def plan(names: Sequence[str], mirror: str | None = None) -> list[Item]:
 
 def fetch(
     names: Sequence[str], mirror: str | None = None, progress: Callable[[str, int, int | None], None] | None = None,
-    manners: download.Manners = download.POLITE,
+    manners: download.Manners | None = None,
 ) -> Iterator[Item]:  # fmt: skip
     """Download what is missing, one after the other; an Item of each matrix as it is done.
 
@@ -82,14 +82,15 @@ def _member(item: Item) -> str:
     return f"dlmc/{item.name.removeprefix('DLMC/')}.smtx"
 
 
-def _fetched(item: Item, together: dict[str, Path], progress, manners: download.Manners) -> Item:
+def _fetched(item: Item, together: dict[str, Path], progress, manners: download.Manners | None) -> Item:
     root = paths.home() / "matrices"
     target = root / "dlmc.tar.gz" if _is_dlmc(item) else item.path
     title = target.relative_to(root).as_posix()
     known = _sums(root / SUMS)
     if not target.is_file():
         download.download(
-            item.url, target, sha256=known.get(title), check=lambda file: _checked(file, item), manners=manners,
+            item.url, target, sha256=known.get(title), check=lambda file: _checked(file, item),
+            manners=manners or download.POLITE,
             progress=(lambda done, whole: progress(item.name, done, whole)) if progress else None,
         )  # fmt: skip
         if title not in known:
