@@ -17,12 +17,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from sparsegen import gallery, matrices
+from sparsegen.index import STATISTICS
 from sparsegen.train.corpus import held_out_families
 
 ROOT = Path(__file__).resolve().parent.parent / "matrices"
 ELSEWHERE = {"LPnetlib/QAP15_A_eq"}  # in this group by name only: the collection has no such matrix
 FACTS = ("group", "name", "rows", "cols", "nnz", "field", "symmetric", "kind", "domain", "family")
-NUMBERS = ("deviation", "skew", "bandwidth", "clustering", "similarity", "shift", "drift")
 SUITESPARSE = (
     "Source: SuiteSparse Matrix Collection, https://sparse.tamu.edu (Davis & Hu, ACM TOMS 38(1), 2011)",
     "Licence: CC BY 4.0",
@@ -77,7 +77,7 @@ def entry(row: dict[str, str], folder: Path) -> dict[str, str]:
         **{fact: row[fact] for fact in ("group", "rows", "cols", "field", "kind", "domain", "family")}, "name": name,
         "nnz": row["nnz_full"], "symmetric": str(int(row["symmetry"] in ("symmetric", "hermitian"))),
     }  # fmt: skip
-    return facts | {number: f"{found[number]:.6g}" for number in NUMBERS}
+    return facts | {number: f"{found[number]:.6g}" for number in STATISTICS}
 
 
 def write(out: Path, entries: list[dict[str, str]]) -> None:
@@ -85,7 +85,7 @@ def write(out: Path, entries: list[dict[str, str]]) -> None:
     with open(out / "index.tsv", "w", encoding="utf-8", newline="") as file:
         for line in (*SUITESPARSE, *DLMC, "Made by experiments/make_index.py"):
             file.write(f"# {line}\n")
-        table = csv.DictWriter(file, (*FACTS, *NUMBERS), delimiter="\t", lineterminator="\n")
+        table = csv.DictWriter(file, (*FACTS, *STATISTICS), delimiter="\t", lineterminator="\n")
         table.writeheader()
         table.writerows(entries)
     held_out = held_out_families()

@@ -168,5 +168,5 @@ def _safe(name: str, file: Path) -> PurePosixPath:
     """The name as a path that stays where it is put."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts or re.search(r"[\\:\x00-\x1f]", name):
-        raise SparsegenValueError(f"{file}: {name[:200]!r} in the archive leads outside its folder; nothing is extracted")
+        raise SparsegenValueError(f"{file}: {name[:200]!r} in the archive leads outside its folder: it is refused")
     return path

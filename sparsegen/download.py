@@ -195,7 +195,10 @@ def _transfer(file: IO[bytes], url: str, part: Path, most: int, progress: Progre
         raise _Passing(f"the server promised {total} bytes and ended after {got}")
 
 
-def _copy(answer, file: IO[bytes], got: int, most: int, total: int | None, url: str, progress: Progress, manners) -> int:
+def _copy(
+    answer: Any, file: IO[bytes], got: int, most: int, total: int | None, url: str, progress: Progress, manners: Manners
+) -> int:
+    """Write what the answer brings; the bytes that are then here."""
     since, brought = time.monotonic(), 0
     progress(got, total)
     while data := _received(answer):

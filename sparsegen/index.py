@@ -12,7 +12,8 @@ import functools
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as member
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ SITE = "https://sparse.tamu.edu"
 TABLE = "files/ssstats.csv"  # at the site: number, date, then a line per matrix, without a head
 MOST_BYTES = 1 << 26
 RANGES = ("rows", "cols", "nnz")
+STATISTICS = ("deviation", "skew", "bandwidth", "clustering", "similarity", "shift", "drift")  # of the shipped table
 
 logger = logging.getLogger("sparsegen")
 
@@ -49,7 +51,7 @@ class Entry:
     kind: str
     domain: str = ""
     family: str = ""
-    statistics: dict[str, float] = field(default_factory=dict, compare=False, hash=False)
+    statistics: dict[str, float] = member(default_factory=dict, compare=False, hash=False)
 
     @property
     def key(self) -> str:
@@ -172,12 +174,14 @@ def shipped() -> tuple[Entry, ...]:
     lines = (paths.data("matrices") / "index.tsv").read_text("utf-8").splitlines()
     entries = []
     for row in csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t"):
-        text = {name: row.pop(name) for name in ("group", "name", "field", "kind", "domain", "family")}
-        sizes = {name: int(row.pop(name)) for name in RANGES}
-        symmetric = row.pop("symmetric") == "1"
-        numbers = {"rows": sizes["rows"], "cols": sizes["cols"], "mean": sizes["nnz"] / max(sizes["rows"], 1)}
-        numbers |= {name: float(value) for name, value in row.items()}
-        entries.append(Entry(**text, **sizes, symmetric=symmetric, statistics=numbers))
+        rows, cols, nnz = (int(row[name]) for name in RANGES)
+        numbers = {name: float(row[name]) for name in STATISTICS}
+        numbers |= {"rows": rows, "cols": cols, "mean": nnz / max(rows, 1)}
+        made = Entry(
+            row["group"], row["name"], rows, cols, nnz, row["field"], row["symmetric"] == "1", row["kind"],
+            row["domain"], row["family"], numbers,
+        )  # fmt: skip
+        entries.append(made)
     return tuple(entries)
 
 

@@ -36,10 +36,10 @@ def load(path: str | os.PathLike) -> sp.csr_array | sp.coo_array:
     """The matrix in the file at `path`: canonical CSR, symmetry expanded, duplicates summed, stored zeros kept.
 
     Reads Matrix Market (.mtx), Harwell-Boeing and Rutherford-Boeing (.rb, .rua, ...), MATLAB (.mat: `Problem.A` or
-    the only sparse variable), scipy's .npz, DLMC's .smtx and binsparse in HDF5, plain or compressed (.gz, .bz2), and the
-    .tar.gz of the SuiteSparse collection. What a file is, its first bytes say, and its name only where they do not. Values are
-    float64, complex128 or int64 in the text formats (1.0 for patterns; integers beyond 64 bits are refused), and as
-    stored in the binary ones. A dense (array) file has all its places stored.
+    the only sparse variable), scipy's .npz, DLMC's .smtx and binsparse in HDF5 (.h5), plain or compressed (.gz, .bz2),
+    and the .tar.gz of the SuiteSparse collection. What a file is, its first bytes say, and its name only where they do
+    not. Values are float64, complex128 or int64 in the text formats (1.0 for patterns; integers beyond 64 bits are
+    refused), and as stored in the binary ones. A dense (array) file has all its places stored.
 
     Where a matrix has more than 2^24 rows and more than 64 times as many rows as entries, its row pointers would be
     nearly all of it: it is returned as a canonical coo_array instead.

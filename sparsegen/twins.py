@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -65,9 +66,9 @@ def statistics(A: sp.csr_array) -> Statistics:
     right &= columns + 1 < n
     left &= columns > 0
     return Statistics(
-        int(m), int(n), mean, float(lengths.std()), float(lengths.max() / mean - 1), float(np.mean(last - first + 1) / n),
-        2 * beside / A.nnz, float(np.mean(at | right | left)), float(np.mean(right)),
-        float(np.mean(np.abs((first + last) / 2 - middle)) / n),
+        int(m), int(n), mean, float(lengths.std()), float(lengths.max() / mean - 1),
+        float(np.mean(last - first + 1) / n), 2 * beside / A.nnz, float(np.mean(at | right | left)),
+        float(np.mean(right)), float(np.mean(np.abs((first + last) / 2 - middle)) / n),
     )  # fmt: skip
 
 
@@ -123,7 +124,8 @@ def _checked(stats: Statistics | Mapping[str, float]) -> Statistics:
         missing = known - {"shift", "drift"} - set(stats)
         if missing:
             raise SparsegenValueError(f"statistics without {', '.join(sorted(missing))}; a twin needs them")
-        stats = Statistics(**{name: stats[name] for name in known & set(stats)})
+        given: dict[str, Any] = {name: stats[name] for name in known & set(stats)}
+        stats = Statistics(**given)
     if not isinstance(stats, Statistics):
         raise SparsegenTypeError(f"statistics of type {type(stats).__qualname__}; expected Statistics or a mapping")
     for name, value in asdict(stats).items():
@@ -291,8 +293,8 @@ def _templates(
 
 
 def _spans(factor: np.ndarray, knobs: Statistics, least: np.ndarray, runs: np.ndarray) -> np.ndarray:
-    """Columns from first to last of each group: in proportion to `factor`, and on average what the bandwidth says; where
-    there is one run, its own."""
+    """Columns from first to last of each group: in proportion to `factor`, on average what the bandwidth says; its own
+    where there is one run."""
     n = knobs.cols
     free = runs > 1
 

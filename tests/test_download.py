@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 import pytest
+import webserver as served
 
 from sparsegen import download
 from sparsegen.download import Manners
 from sparsegen.errors import SparsegenError, SparsegenValueError
-import webserver as served
 
 BODY = np.random.default_rng(7013).bytes(300_007)
 QUICK = Manners(attempts=3, pause_s=0.0, timeout_s=0.4, backoff_s=0.01)

@@ -166,7 +166,7 @@ def test_fetch(capsys, server, mine):
 
 
 def test_fetch_a_query(capsys, server):
-    rows = ["HB,one,91,91,409,1,0,0,1,1,1,structural problem,409", "HB,big,9999,9999,99999,1,0,0,1,1,1,structural,99999"]
+    rows = ["HB,one,91,91,409,1,0,0,1,1,1,structural problem,409", "HB,big,9999,9999,9999,1,0,0,1,1,1,structural,9999"]
     server.files["/files/ssstats.csv"] = "\n".join(["2", "a date", *rows]).encode()
     query = ("--kind", "structural", "--group", "hb", "--rows", "90:95", "--mirror", server.url)
     status, out = run(capsys, *query, "--dry-run")

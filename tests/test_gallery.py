@@ -262,7 +262,9 @@ def test_seeds() -> None:
         assert inspect.signature(make).parameters["seed"].default == gallery.SEED
 
 
-@pytest.mark.parametrize("make", [gallery.uniform, gallery.powerlaw, gallery.dense_row, gallery.bipartite, gallery.runs])
+@pytest.mark.parametrize(
+    "make", [gallery.uniform, gallery.powerlaw, gallery.dense_row, gallery.bipartite, gallery.runs]
+)
 def test_negative_sizes_are_refused(make) -> None:
     with pytest.raises(SparsegenValueError, match="negative size"):
         make(-1, 5, 3)

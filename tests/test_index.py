@@ -112,7 +112,8 @@ def test_the_whole_table_is_downloaded_once(server):
     full(mirror=server.url, update=True)
     assert len(server.requests) == 2
     query = Query(kind="power network", rows="1138")
-    assert matrices.collection(query) == [e.key for e in index.search(query)] and "HB/1138_bus" in matrices.collection(query)
+    assert matrices.collection(query) == [entry.key for entry in index.search(query)]
+    assert "HB/1138_bus" in matrices.collection(query)
 
 
 def test_tables_of_earlier_years_have_a_column_less(server):
@@ -189,10 +190,10 @@ def test_train_and_test_share_no_family_and_no_near_duplicate():
 
 def test_folders_are_collections(tmp_path):
     folder = tmp_path / "mine"
-    for name in ("b.mtx", "a/HB/west.tar.gz", "c.mtx.gz", "d.rua", "e.smtx", ".hidden.mtx", "notes.txt", "manifest.tsv"):
+    names = ["a/HB/west.tar.gz", "b.mtx", "c.mtx.gz", "d.rua", "e.smtx"]
+    for name in (*names, ".hidden.mtx", "notes.txt", "manifest.tsv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
-    names = ["a/HB/west.tar.gz", "b.mtx", "c.mtx.gz", "d.rua", "e.smtx"]
     assert matrices.collection(folder) == [str(folder / name) for name in names]
     (tmp_path / "empty").mkdir()
     with pytest.raises(SparsegenValueError, match="no matrix file in this folder"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import scipy.sparse as sp
 
 from sparsegen import gallery, matrices, parsed
 from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.readers import binsparse
 
 h5py = pytest.importorskip("h5py")
 
@@ -103,7 +105,7 @@ def test_other_programs_can_read_it(source):
     A = parsed.load(source)
     with h5py.File(parsed.place(source)) as file:
         about = json.loads(file.attrs["binsparse"])["binsparse"]
-        assert about["version"] == "0.1" and about["format"] == "CSR"
+        assert about["version"] == "0.1.0" and about["format"] == "CSR"
         assert about["shape"] == list(A.shape) and about["number_of_stored_values"] == A.nnz
         assert about["data_types"] == {"pointers_to_1": "int32", "indices_1": "int32", "values": "float64"}
         for name, array in (("pointers_to_1", A.indptr), ("indices_1", A.indices), ("values", A.data)):
@@ -115,14 +117,14 @@ def damaged(raw: bytes, how: str) -> bytes:
     middle = len(raw) // 2
     return {
         "cut short": raw[:middle], "empty": b"", "a byte": raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :],
-        "its head": b"\0" * 64 + raw[64:], "its digest": raw[:-1] + bytes([raw[-1] ^ 128]),
+        "its head": b"\0" * 64 + raw[64:], "its check": raw[:-1] + bytes([raw[-1] ^ 128]),
         "swapped": raw[:-80] + raw[-72:-64] + raw[-80:-72] + raw[-64:], "longer": raw + b"\0",
         "another file": np.random.default_rng(7013).bytes(len(raw)),
     }[how]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "how", ["cut short", "empty", "a byte", "its head", "its digest", "swapped", "longer", "another file"]
+    "how", ["cut short", "empty", "a byte", "its head", "its check", "swapped", "longer", "another file"]
 )
 def test_a_damaged_entry_is_made_anew(source, how, monkeypatch):
     A = parsed.load(source)
@@ -180,7 +182,7 @@ except SparsegenError as error:
 """
 
 
-@pytest.mark.parametrize("room", [0, 700, 3000, 9000])  # of about 20,000 bytes: in the layout, in an array, in the next
+@pytest.mark.parametrize("room", [0, 700, 9000])
 def test_a_full_disk_is_one_error_and_nothing_is_lost(source, tmp_path, room):
     other = tmp_path / "other.mtx"
     scipy.io.mmwrite(other, gallery.uniform(5, 7, 11, seed=7))
@@ -193,6 +195,27 @@ def test_a_full_disk_is_one_error_and_nothing_is_lost(source, tmp_path, room):
     assert [file.name for file in parsed.place(source).parent.iterdir()] == [parsed.place(other).name]
     same(parsed.load(other), A)
     same(parsed.load(source), matrices.load(source))  # with room again
+
+
+@pytest.mark.parametrize("array", [1, 2, 3])
+def test_a_disk_that_is_full_in_the_middle_of_an_array(source, monkeypatch, array):
+    class Full(io.FileIO):
+        written = 0
+
+        def write(self, data):
+            Full.written += 1
+            if Full.written == array:
+                super().write(memoryview(data)[:7])
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binsparse, "open", Full, raising=False)
+        with pytest.raises(SparsegenError, match=r"cannot be stored here: No space left on device\. Nothing"):
+            parsed.load(source)
+    assert Full.written == array
+    assert not list(parsed.place(source).parent.iterdir())
+    same(parsed.load(source), matrices.load(source))
 
 
 def test_a_home_that_is_a_file(source, tmp_path, monkeypatch):

@@ -20,8 +20,10 @@ from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.readers.stored import FIELDS, Stored, from_entries
 
 HEADER = "binsparse"  # the attribute of the file, and the key in its JSON
+VERSION = "0.1.0"  # in three numbers, which readers of today ask for; those of before take any
 ALIGNMENT = 64  # bytes, of each array in the file
-TYPES = {name: np.dtype(name) for name in ("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())}
+NAMES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+TYPES = {name: np.dtype(name) for name in NAMES}
 STRUCTURES = {"symmetric": "symmetric", "hermitian": "hermitian", "skew_symmetric": "skew-symmetric"}
 COORDINATES = {"COO": (0, 1), "COOR": (0, 1), "COOC": (1, 0)}  # which indices are the rows, which the columns
 
@@ -66,7 +68,7 @@ def write(path: Path, A: sp.csr_array | sp.coo_array, beside: dict[str, Any]) ->
     parts = _parts(A)
     types = {name: _type(array.dtype) for name, array in parts.items()}
     about = {
-        "version": "0.1", "format": "CSR" if A.format == "csr" else "COOR", "shape": [int(size) for size in A.shape],
+        "version": VERSION, "format": "CSR" if A.format == "csr" else "COOR", "shape": [int(size) for size in A.shape],
         "number_of_stored_values": int(A.nnz), "data_types": types,
     }  # fmt: skip
     raw = {name: _plain(array) for name, array in parts.items()}
@@ -83,7 +85,7 @@ def write(path: Path, A: sp.csr_array | sp.coo_array, beside: dict[str, Any]) ->
         for name, array in raw.items():
             if array.size:
                 plain.seek(places[name])
-                plain.write(memoryview(array).cast("B"))
+                plain.write(array.data.cast("B"))
 
 
 def arrays(file: Any, buffer: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -109,7 +111,7 @@ def _parts(A: sp.csr_array | sp.coo_array) -> dict[str, np.ndarray]:
 
 
 def _type(dtype: np.dtype) -> str:
-    if dtype == bool:
+    if dtype.kind == "b":
         return "bint8"
     if dtype.kind == "c":
         return f"complex[float{dtype.itemsize * 4}]"
@@ -119,7 +121,7 @@ def _type(dtype: np.dtype) -> str:
 def _plain(array: np.ndarray) -> np.ndarray:
     """The same bytes in a dtype that HDF5 files have."""
     array = np.ascontiguousarray(array)
-    if array.dtype == bool:
+    if array.dtype.kind == "b":
         return array.view(np.uint8)
     return array.view(f"f{array.dtype.itemsize // 2}") if array.dtype.kind == "c" else array
 
