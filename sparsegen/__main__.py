@@ -289,8 +289,8 @@ def _fetch(options: argparse.Namespace) -> int:
     for item in found if options.dry_run else fetch.fetch(names or [], options.mirror, progress):
         items.append(item)
         if not options.json:
-            more = item.reason or (item.url if item.state == "missing" else item.path)
-            bar.write(f"{item.state:<8} {item.name}  {more}", file=sys.stdout)
+            more = item.reason or (item.url if item.state == "missing" else str(item.path))
+            bar.write(f"{item.state:<8} {item.name}" + f"  {more}" * (more != item.name), file=sys.stdout)
     bar.close()
     _print(options, [item.as_dict() for item in items], f"{len(items)} matrices")
     return 1 if any(item.state == "failed" for item in items) else 0

@@ -52,12 +52,17 @@ Progress = Callable[[int, int | None], None]  # bytes that are here, bytes of th
 _asked: dict[str, float] = {}  # host -> when it was last asked
 
 
-class _Passing(Exception):
-    """A failure that another attempt may mend. after: seconds that the server wants to be left alone."""
+class NoAnswer(SparsegenError):
+    """Nobody answers at this address, after all attempts."""
 
-    def __init__(self, reason: str, after: float | None = None):
+
+class _Passing(Exception):
+    """A failure that another attempt may mend. after: seconds that the server wants to be left alone. kind: what the
+    error is when no attempt did."""
+
+    def __init__(self, reason: str, after: float | None = None, kind: type[SparsegenError] = SparsegenError):
         super().__init__(reason)
-        self.after = after
+        self.after, self.kind = after, kind
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -149,16 +154,15 @@ def _fill(file: IO[bytes], url: str, part: Path, most: int, progress: Progress, 
     failures = 0
     while True:
         before = file.seek(0, os.SEEK_END)
-        after: float | None = None
         try:
             _transfer(file, url, part, most, progress, manners)
             return
         except _Passing as error:
-            reason, after = str(error), error.after
+            reason, after, kind = str(error), error.after, error.kind
         if file.seek(0, os.SEEK_END) - before < PROGRESS:
             failures += 1
         if failures >= manners.attempts:
-            raise SparsegenError(f"{url}: {reason}, {failures} times; what arrived is kept, try again later")
+            raise kind(f"{url}: {reason}, {failures} times; what arrived is kept, try again later")
         if after is not None and after > LONGEST_WAIT_S:
             raise SparsegenError(f"{url}: {reason}; the server asks for {after:.0f} s of patience, try again later")
         time.sleep(max(after or 0.0, manners.backoff_s * 2.0 ** max(failures - 1, 0)))
@@ -245,7 +249,7 @@ def _opened(url: str, headers: dict[str, str], manners: Manners) -> Any:
         reason = getattr(error, "reason", None) or error
         if isinstance(reason, ssl.SSLCertVerificationError):
             raise SparsegenError(f"{url}: the server cannot prove who it is: {reason}") from None
-        raise _Passing(f"no answer: {reason or type(error).__name__}") from None
+        raise _Passing(f"no answer: {reason or type(error).__name__}", kind=NoAnswer) from None
 
 
 def _resumed(answer: Any, start: int, notes: dict[str, Any]) -> int | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sparsegen import archive, download, index, matrices, paths
 from sparsegen.errors import SparsegenError, SparsegenValueError
@@ -43,21 +44,29 @@ def fetch(
 ) -> Iterator[Item]:  # fmt: skip
     """Download what is missing, one after the other; an Item of each matrix as it is done.
 
-    A matrix that cannot be had is an Item with its reason, and the next one follows; SparsegenError where going on
-    makes no sense: the disk is full. progress(name, bytes, bytes of the whole or None) is called meanwhile.
+    A matrix that cannot be had is an Item with its reason, and the next one follows; a site that never answered is not
+    asked again. SparsegenError where going on makes no sense: the disk is full. Meanwhile progress(name, bytes, bytes
+    of the whole or None) is called.
     """
     items = plan(names, mirror)
     together = {_member(item): item.path for item in items if item.state == "missing" and _is_dlmc(item)}
+    silent: dict[str, str] = {}  # host -> what was said of it
     for item in items:
+        host = urlsplit(item.url).netloc
         if item.state != "missing":
             yield item
+            continue
+        if host in silent:
+            yield replace(item, state="failed", reason=silent[host])
             continue
         try:
             yield _fetched(item, together, progress, manners)
         except SparsegenError as error:
             if getattr(error.__cause__, "errno", None) is not None:
                 raise
-            yield Item(item.name, "failed", item.path, item.url, reason=str(error))
+            if isinstance(error, download.NoAnswer):
+                silent[host] = str(error)
+            yield replace(item, state="failed", reason=str(error))
 
 
 def _planned(name: str, mirror: str | None) -> Item:

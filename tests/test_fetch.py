@@ -128,6 +128,13 @@ def test_pruned_layers_come_out_of_one_archive(server):
     assert fetch.plan(["DLMC/rn50/x/0.5/c"])[0].url == fetch.DLMC
 
 
+def test_a_site_that_does_not_answer_is_not_asked_again(server):
+    server.script = [webserver.silent] * 40
+    items = fetched(server, "HB/one", "HB/two", "HB/none")
+    assert [item.state for item in items] == ["failed"] * 3 and len(server.requests) == QUICK.attempts
+    assert all("no answer" in item.reason for item in items)
+
+
 def test_a_full_disk_ends_it(server, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

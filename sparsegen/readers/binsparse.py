@@ -150,6 +150,9 @@ def _matrix(file: Any, where: str) -> Stored:
         raise SparsegenValueError(f"{where}: an array of shape {about['shape']}; expected a matrix")
     shape = (int(about["shape"][0]), int(about["shape"][1]))
     base = int(about.get("index_base", 0))
+    held = file["indices_1"].size if "indices_1" in file else count  # coordinates and compressed formats all have these
+    if count != held:
+        raise SparsegenValueError(f"{where}: {count} stored values, says its description, for {held} indices")
 
     def part(name: str) -> np.ndarray:
         return _decoded(file[name][()].ravel(), about["data_types"][name], count)
