@@ -2,7 +2,9 @@
 
     python experiments/curves.py --trained RUN
 
-Reads RUN/iterations.jsonl and writes results/rl_curves.tsv, a row per iteration, and results/rl_curves.svg.
+Reads RUN/iterations.jsonl and RUN/rewards.jsonl, and writes results/rl_curves.tsv, a row per iteration, and
+results/rl_curves.svg. `measured` counts kernels that were timed for the iteration; a kernel that the corpus or an
+earlier iteration timed on the same problem is rewarded by that time.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ def main() -> None:
     options = parser.parse_args()
     rows = [json.loads(line) for line in (options.trained / "iterations.jsonl").read_text().splitlines()]
     lines = [f"# {name}: {value}" for name, value in environment(20260).items()]
-    samples, measured = (sum(row[name] for row in rows) for name in ("samples", "measured"))
-    lines += [f"# rewards: {samples}, of them newly measured {measured}"]
+    rewards = [json.loads(line) for line in (options.trained / "rewards.jsonl").read_text().splitlines()]
+    timed = [each for each in rewards if each["speedup"] is not None]
+    different = len({(each["problem"], each["sample"]) for each in timed})
+    fresh = sum(row["measured"] for row in rows)
+    lines.append(f"# rewards: {len(rewards)}, of them of a measured time {len(timed)}")
+    lines.append(f"# different kernels of a problem among those: {different}, timed during this run: {fresh}")
     lines += ["\t".join(COLUMNS), *("\t".join(_cell(row.get(name)) for name in COLUMNS) for row in rows)]
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "rl_curves.tsv").write_text("\n".join(lines) + "\n")
