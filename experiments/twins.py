@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--matrices", type=Path, metavar="DIR", help="a folder of matrix files")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--limit", type=int, help="only so many matrices, drawn at random")
+    parser.add_argument("--limit", type=int, help="look at so many files only, drawn at random")
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--smoke", action="store_true", help="check that it runs")
     options = parser.parse_args(arguments)
