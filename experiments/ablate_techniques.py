@@ -13,7 +13,7 @@ from __future__ import annotations
 from ablation import run
 from arms import Arm
 
-VARIANTS = {"staged": Arm(), "all permitted": Arm(reinforced={"staged": False})}
+VARIANTS = {"all permitted": Arm(), "staged": Arm(staged=True)}
 
 
 def main(arguments: list[str] | None = None) -> None:

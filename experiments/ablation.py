@@ -64,10 +64,13 @@ def run(
     if not options.smoke and not (options.corpus and options.out and options.minutes > 0):
         parser.error("expected --corpus, --out and minutes over 0, or --smoke")
     try:
-        bench, held_out = _small(options) if options.smoke else _full(options)
+        return _run(Path(file).stem, about, variants, paper or {}, options)
     except SparsegenError as error:
         parser.error(str(error))
-    stem = Path(file).stem
+
+
+def _run(stem: str, about: str, variants: Mapping[str, Arm], paper: Mapping[str, str], options) -> Path:
+    bench, held_out = _small(options) if options.smoke else _full(options)
     results = options.results or (bench.out if options.smoke else HERE / "results")
     records = Records(results / f"{stem}.jsonl")
     chosen = {name: arm for name, arm in variants.items() if not options.only or name in options.only}
@@ -85,7 +88,7 @@ def run(
                     }
                 )  # fmt: skip
             rows[name].append(records.known[key])
-            write(results / stem, about, rows, paper or {}, bench)
+            write(results / stem, about, rows, paper, bench)
     return results / f"{stem}.md"
 
 

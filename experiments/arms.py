@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sparsegen import files
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.tokenizer import Tokenizer
-from sparsegen.record import Records
+from sparsegen.record import known
 from sparsegen.train import pretrain, rl, sft
 from sparsegen.train.rl import RLConfig
 from sparsegen.train.verdicts import Verdicts
@@ -41,6 +40,7 @@ class Arm:
     embedding: str = "windows"
     label: str = "softmax"  # of sft
     fraction: float = 1.0  # of the matrices of the corpus, in sft and rl
+    staged: bool = False  # in half of the updates of rl, not all techniques are permitted
     reinforced: Mapping[str, object] = field(default_factory=dict)  # changes to rl.RLConfig
 
 
@@ -103,9 +103,10 @@ class Bench:
         weights = sft.weights(recipe, begun) if begun else _fresh(recipe, seed).weights()
         if "rl" not in arm.stages:
             return Trained(folder.name, recipe, learned, weights)
-        facts |= {"fraction": arm.fraction, "stages": arm.stages, "reinforced": dict(arm.reinforced)}
+        facts |= {"fraction": arm.fraction, "staged": arm.staged}
+        facts |= {"stages": arm.stages, "reinforced": dict(arm.reinforced)}
         folder = self._once("rl", facts, seed, lambda out: self._reinforce(out, arm, tuned, learned, weights))
-        lines = [json.loads(line) for line in (folder / "iterations.jsonl").read_text().splitlines()]
+        lines = files.lines(folder / "iterations.jsonl", "samples", "kl")
         judged = sum(each["samples"] for each in lines)
         return Trained(folder.name, recipe, learned, rl.weights(recipe, folder), judged, lines[-1]["kl"])
 
@@ -118,8 +119,7 @@ class Bench:
             made = _fresh(recipe, seed)
             own = {name: array for name, array in made.weights().items() if name.startswith("coordinates.")}
             made.load(sft.weights(self.recipe, folder) | own)
-            other.mkdir(exist_ok=True)
-            _write(other / "checkpoint.pt", lambda part: torch.save({"generator": made.state_dict()}, part))
+            files.whole(other / "checkpoint.pt", lambda part: torch.save({"generator": made.state_dict()}, part))
         return other
 
     def _reinforce(self, folder: Path, arm: Arm, tuned: sft.SftConfig, learned: Tokenizer, weights) -> Mapping:
@@ -128,42 +128,28 @@ class Bench:
         kept = sft.share(sft.problems(tuned), arm.fraction, tuned.seed)
         prompts = rl.prompts([each for each in kept if each.language == "cpp" and each.task.key in small])
         verdicts = Verdicts(lines, self.matrices, self.out / "judged.jsonl")
-        early = max(recipe.rl.updates // 6, 1)  # for each of the three stages of techniques before the last
+        early = max(recipe.rl.updates // 6, 1) if arm.staged else 0  # for each of the three stages before the last
         changes = {"stage_updates": early, "seed": tuned.seed, **arm.reinforced}
         config = RLConfig.of(recipe, folder, **changes)
         return rl.train(config, prompts, verdicts.judge, recipe, learned, weights)
 
     def _lines(self) -> list[dict]:
-        known = Records(self.corpus / "measured.jsonl").known.values()
-        return [line for line in known if "kernels" in line]
+        return [line for line in known(self.corpus / "measured.jsonl").values() if "kernels" in line]
 
     def _once(self, stage: str, facts: dict, seed: int, train: Callable[[Path], object]) -> Path:
         """The folder of a stage with these facts, trained now or before."""
         folder = self.out / f"{stage}-{_digest(facts)}"
         if not (folder / "done.json").exists():
             torch.manual_seed(seed)  # of the weights
-            handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-            try:
-                finished = train(folder)
-            finally:
-                for number, handler in handlers.items():
-                    signal.signal(number, handler)
-            if finished is None:
+            if train(folder) is None:
                 raise SystemExit(f"stopped in {folder}; the same command goes on from there")
-            _write(folder / "done.json", lambda part: part.write_text(json.dumps(facts, indent=1)))
+            files.whole(folder / "done.json", lambda part: part.write_text(json.dumps(facts, indent=1)))
         return folder
 
 
 def _fresh(recipe: Recipe, seed: int) -> Generator:
     torch.manual_seed(seed)
     return Generator(recipe)
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    write(part)
-    os.replace(part, path)
 
 
 def _digest(facts: object) -> str:

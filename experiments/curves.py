@@ -10,11 +10,12 @@ earlier iteration timed on the same problem is rewarded by that time.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 
+from sparsegen import files
+from sparsegen.errors import SparsegenError
 from sparsegen.record import environment
 
 HERE = Path(__file__).resolve().parent
@@ -23,14 +24,19 @@ CURVES = {"reward": "mean reward", "kl": "KL to the fine-tuned model", "speedup"
 SMOOTH = 9  # iterations of a running mean
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trained", type=Path, required=True, metavar="RUN")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    options = parser.parse_args()
-    rows = [json.loads(line) for line in (options.trained / "iterations.jsonl").read_text().splitlines()]
+    options = parser.parse_args(arguments)
+    try:
+        rows = files.lines(options.trained / "iterations.jsonl", "iteration", "measured", *CURVES)
+        rewards = files.lines(options.trained / "rewards.jsonl", "problem", "sample", "speedup")
+    except (SparsegenError, OSError) as error:
+        parser.error(f"{error}; expected --trained with the folder of a run of reinforcement learning")
+    if not rows:
+        parser.error(f"{options.trained} has no iteration yet; expected a run that has done some")
     lines = [f"# {name}: {value}" for name, value in environment(20260).items()]
-    rewards = [json.loads(line) for line in (options.trained / "rewards.jsonl").read_text().splitlines()]
     timed = [each for each in rewards if each["speedup"] is not None]
     different = len({(each["problem"], each["sample"]) for each in timed})
     fresh = sum(row["measured"] for row in rows)
@@ -43,8 +49,12 @@ def main() -> None:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    import matplotlib
-
+    """Nothing without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not installed; pip install 'sparsegen[experiments]'")
+        return
     matplotlib.use("svg")
     from matplotlib import pyplot
 
@@ -60,9 +70,10 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Mean of the iterations around each."""
+    """Mean of the iterations around each that have a value."""
     reach = SMOOTH // 2
-    return np.array([np.nanmean(values[max(at - reach, 0) : at + reach + 1]) for at in range(len(values))])
+    near = [values[max(at - reach, 0) : at + reach + 1] for at in range(len(values))]
+    return np.array([np.nan if np.isnan(each).all() else np.nanmean(each) for each in near])
 
 
 def _cell(value) -> str:

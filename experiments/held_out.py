@@ -27,9 +27,10 @@ import rivals
 from study import BUDGETS, Problem, Study, levels, problems, raw
 
 from sparsegen import metrics
+from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import checkpoint
-from sparsegen.record import Records, environment
-from sparsegen.train import examples
+from sparsegen.record import environment
+from sparsegen.train import sft
 
 HERE = Path(__file__).resolve().parent
 LEAST_INSTANCES = 20
@@ -38,7 +39,7 @@ METHODS = ("model", "random", "fixed list", "rule", "boosted trees")
 CONTROLS = ("another matrix", "coordinates only", "statistics only")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--matrices", type=Path, metavar="DIR")
     parser.add_argument("--corpus", type=Path, required=True, metavar="FOLDER")
@@ -46,14 +47,26 @@ def main() -> None:
     parser.add_argument("--other", action="append", default=[], metavar="LABEL=FOLDER", help="checkpoints to compare")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--limit", type=int, help="only so many problems, drawn at random")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.limit is not None and options.limit < 1:
+        parser.error(f"--limit is {options.limit}; expected at least 1 problem")
+    if wrong := [each for each in options.other if "=" not in each]:
+        parser.error(f"--other is {wrong[0]!r}; expected LABEL=FOLDER")
+    try:
+        report(options)
+    except (SparsegenError, OSError) as error:
+        parser.error(str(error))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write what was found. Raises SparsegenError, OSError."""
     found = problems(options.corpus)
     if options.limit:
         picks = np.random.default_rng(SEED).permutation(len(found))[: options.limit]
         found = [found[each] for each in sorted(picks)]
     shipped = checkpoint.load(options.checkpoint) if options.checkpoint else checkpoint.default()
     if isinstance(shipped, str):
-        parser.error(shipped)
+        raise SparsegenValueError(f"{shipped}; expected --checkpoint with the folder of one")
     study = Study(shipped, found, options.corpus, options.matrices)
     orders = {"model": study.written(max(BUDGETS)), **others(found, study, options)}
     said = [f"# Held-out families\n\n{about(options, shipped, found)}"]
@@ -62,6 +75,8 @@ def main() -> None:
     for wide in (False, True):
         for synthetic in (False, True):
             rows, kept = fractions(found, orders, wide, synthetic)
+            if not kept:
+                continue
             head = f"## {'Synthetic' if synthetic else 'Real'} matrices" + (
                 f" with at least {LEAST_INSTANCES} feasible instances" if wide else ""
             )
@@ -108,13 +123,9 @@ def about(options, shipped, found: list[Problem]) -> str:
 
 def others(found: list[Problem], study: Study, options) -> dict[str, list[list[str]]]:
     """Ordered lists of the rivals for every problem."""
-    lines = [line for line in Records(options.corpus / "measured.jsonl").known.values() if "kernels" in line]
-    recipe = study.model.recipe
-    kept = options.corpus / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
-    training = examples.build(
-        lines, options.matrices, kept, embedding=recipe.embedding, tokens=recipe.tokens, variants=4, seed=20260
-    )
-    training = [each for each in training if each.language == "cpp"]
+    folder = options.matrices and str(options.matrices)
+    learned = sft.problems(sft.SftConfig(study.model.recipe, str(options.corpus), folder, None, "", ""))
+    training = [each for each in learned if each.language == "cpp"]
     lists = {}
     for kind in sorted({each.kind for each in found}):
         alike = [each for each in training if Problem.kind_of(each.task) == kind]
@@ -166,6 +177,8 @@ def against(found: list[Problem], orders: dict) -> list[list[str]]:
     real = [place for place, each in enumerate(found) if not each.synthetic]
     for kind in [*sorted({each.kind for each in found}), "all"]:
         some = [place for place in real if kind in ("all", found[place].kind)]
+        if not some:
+            continue
         part = [found[place] for place in some]
         own = {key: [order[place] for place in some] for key, order in orders.items()}
         for name in ("random", "fixed list", "rule", "boosted trees"):
@@ -179,7 +192,7 @@ def controlled(found: list[Problem], model: list[list[str]], controls: dict[str,
     rows = [["what the model was given", "speed of its first kernel over that with its own tokens"]]
     real = [place for place, each in enumerate(found) if not each.synthetic]
     names = [found[place].line["matrix"] for place in real]
-    for name, written in controls.items():
+    for name, written in controls.items() if real else ():
         ratios = [found[place].value(written[place][:1]) / found[place].value(model[place][:1]) for place in real]
         rows.append([name, interval(metrics.bootstrap(ratios, names))])
     return rows
@@ -191,7 +204,7 @@ def stages(found: list[Problem], model: list[list[str]], compared: dict[str, lis
     real = [place for place, each in enumerate(found) if not each.synthetic]
     names = [found[place].line["matrix"] for place in real]
     ours = np.array([found[place].fraction(model[place][:1]) for place in real])
-    for label, written in compared.items():
+    for label, written in compared.items() if real else ():
         theirs = np.array([found[place].fraction(written[place][:1]) for place in real])
         gap, closed = -np.log(theirs).mean(), np.log(ours / theirs).mean()
         share = f"{100 * closed / gap:.0f} %" if gap > 0 else "no gap"
@@ -276,10 +289,12 @@ def plot(figures: dict, path: Path) -> None:
         import matplotlib
     except ImportError:
         return
+    reached = figures.get("Real matrices")
+    if not reached:
+        return
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    reached = figures["Real matrices"]
     kinds = sorted({name.rpartition(", ")[0] for name in reached})
     figure, axes = pyplot.subplots(1, len(kinds), figsize=(3.4 * len(kinds), 2.8), layout="constrained", squeeze=False)
     for axis, kind in zip(axes[0], kinds, strict=True):

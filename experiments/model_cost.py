@@ -26,7 +26,7 @@ MATRICES = {
     "power law": "gallery.powerlaw(100003, 100003, 1100003, seed={seed})",
 }
 PARTS = ("total_ms", "startup_ms", "search_ms", "pack_ms", "model_ms")
-MODEL = ("encode_ms", "sample_ms", "samples", "distinct")
+MODEL = ("encode_ms", "sample_ms", "samples", "distinct", "unfinished")
 
 CHILD = """
 import json, sys, time

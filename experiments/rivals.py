@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsegen.errors import SparsegenError
 from sparsegen.train import examples
 from sparsegen.train.examples import Example
 
@@ -28,7 +29,7 @@ def fixed_list(training: Sequence[Example], length: int, baseline: float = 1.0) 
             speeds[row, place[each.key]] = each.speedup
     chosen: list[int] = []
     reached = np.full(len(training), NEAREST)
-    for _ in range(length):
+    for _ in range(min(length, len(keys))):
         gains = np.log(np.maximum(np.maximum(reached[:, None], speeds), NEAREST))
         gains = np.where(gains == np.log(NEAREST), np.log(baseline), gains).mean(axis=0)
         gains[chosen] = -np.inf
@@ -41,8 +42,10 @@ class Selector:
     """Gradient-boosted trees on the statistics that the model sees: speed of an instance over that of the fastest."""
 
     def __init__(self, training: Sequence[Example], seed: int = 20260):
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
+        try:
+            from sklearn.ensemble import HistGradientBoostingRegressor
+        except ImportError:
+            raise SparsegenError("boosted trees need scikit-learn; pip install 'sparsegen[experiments]'") from None
         self.kernels = {each.key: each for example in training for each in example.kernels}
         names = sorted({self._name(key) for key in self.kernels})
         self.names = {name: number for number, name in enumerate(names)}
@@ -52,12 +55,16 @@ class Selector:
             for each in example.kernels:
                 rows.append(self._row(example, each.key))
                 targets.append(np.log(each.speedup / example.best))
+        if not rows:
+            return  # nothing is known, and nothing is guessed
         self.trees = HistGradientBoostingRegressor(max_iter=400, learning_rate=0.05, random_state=seed)
         self.trees.fit(np.array(rows), np.maximum(targets, np.log(0.2)))
 
     def order(self, example: Example, feasible: Sequence[str]) -> list[str]:
         """The feasible instances, fastest by prediction first; those never learned from last."""
         known = [each for each in feasible if each in self.kernels]
+        if not known:
+            return list(feasible)
         guesses = self.trees.predict(np.array([self._row(example, each) for each in known]))
         ranked = [known[place] for place in np.argsort(-guesses, kind="stable")]
         return ranked + [each for each in feasible if each not in self.kernels]

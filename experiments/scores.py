@@ -21,7 +21,6 @@ from sparsegen.model import encoder
 from sparsegen.model.decoder import Decoder
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import Sample, sample
-from sparsegen.record import Records
 from sparsegen.train import rl
 from sparsegen.train.rewards import Outcome
 from sparsegen.train.rl import Prompt
@@ -42,12 +41,10 @@ class HeldOut:
         small = [each for each in problems(bench.corpus) if each.line["nnz"] <= MOST_ENTRIES]
         pool = [each for each in small if not each.synthetic] or small
         if not pool:
-            how = "measure them with python -m sparsegen.train corpus --held-out, and --again"
-            raise SparsegenValueError(f"{bench.corpus} has no held-out problems that were measured twice; {how}")
+            raise SparsegenValueError(f"every held-out problem of {bench.corpus} has over {MOST_ENTRIES} entries")
         picks = np.random.default_rng(SEED).permutation(len(pool))[:count]
         self.found, self.samples = [pool[each] for each in sorted(picks)], samples
-        again = Records(bench.corpus / "held_out_again.jsonl").known
-        lines = [[each.line for each in self.found], [again[each.line["key"]] for each in self.found]]
+        lines = [[each.line for each in self.found], [each.again for each in self.found]]
         self.first = Verdicts(lines[0], bench.matrices, bench.out / "judged_held_out.jsonl", seed=20269)
         self.second = Verdicts(lines[1], bench.matrices, bench.out / "judged_held_out_again.jsonl", seed=20271)
         self._prompts: dict[tuple[str, int], list[Prompt]] = {}

@@ -10,13 +10,13 @@ import numpy as np
 
 from sparsegen import candidate
 from sparsegen.candidate import Candidate
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import encoder
 from sparsegen.model.beam import beam
 from sparsegen.model.checkpoint import Checkpoint
 from sparsegen.model.grammar import Grammar
 from sparsegen.model.sample import sample
-from sparsegen.record import Records
+from sparsegen.record import known
 from sparsegen.train import corpus, examples
 from sparsegen.train.corpus import Task
 from sparsegen.train.examples import Example
@@ -31,9 +31,11 @@ SEED = 20260
 
 @dataclass
 class Problem:
-    """chosen, scored: speedup over the best baseline by kernel key, in the two measurements; order: as proposed."""
+    """line, again: of the two measurements; chosen, scored: speedup over the best baseline by kernel key in each;
+    order: as proposed."""
 
     line: dict
+    again: dict
     chosen: dict[str, float]
     scored: dict[str, float]
     order: list[str]
@@ -64,9 +66,9 @@ class Problem:
 
 
 def problems(folder: Path) -> list[Problem]:
-    """The problems that both measurements hold, with the instances correct in both."""
-    first = Records(folder / "held_out.jsonl").known
-    again = Records(folder / "held_out_again.jsonl").known
+    """The problems that both measurements hold, with the instances correct in both. Raises SparsegenValueError for
+    none."""
+    first, again = known(folder / "held_out.jsonl"), known(folder / "held_out_again.jsonl")
     found = []
     for key, line in first.items():
         if "kernels" not in line or "kernels" not in again.get(key, {}):
@@ -75,7 +77,11 @@ def problems(folder: Path) -> list[Problem]:
         scored = {each["kernel"]: each["speedup"] for each in again[key]["kernels"] if each["speedup"]}
         order = [each["kernel"] for each in line["kernels"] if each["kernel"] in chosen and each["kernel"] in scored]
         if order:
-            found.append(Problem(line, {k: chosen[k] for k in order}, {k: scored[k] for k in order}, order))
+            kept = ({name: speeds[name] for name in order} for speeds in (chosen, scored))
+            found.append(Problem(line, again[key], *kept, order))
+    if not found:
+        how = "measure them with python -m sparsegen.train corpus --held-out, and --again"
+        raise SparsegenValueError(f"{folder} has no held-out problems that were measured twice; {how}")
     return found
 
 
@@ -86,9 +92,10 @@ class Study:
         self.model, self.found = model, found
         self.lines = [each.line for each in found]
         self.first = Verdicts(self.lines, matrices, folder / "judged_held_out.jsonl", seed=20269)
-        self.second = Verdicts(self.lines, matrices, folder / "judged_held_out_again.jsonl", seed=20271)
+        again = [each.again for each in found]  # what is scored was not measured to choose by, be it the same code
+        self.second = Verdicts(again, matrices, folder / "judged_held_out_again.jsonl", seed=20271)
         recipe = model.recipe
-        kept = folder / f"held_out-{recipe.embedding}-{recipe.tokens}.pickle"
+        kept = folder / f"held_out-{recipe.embedding}-{recipe.tokens}.npz"
         built = examples.build(
             self.lines, matrices, kept, embedding=recipe.embedding, tokens=recipe.tokens, variants=1, seed=SEED
         )
@@ -98,6 +105,8 @@ class Study:
             for language in ("cpp", "cuda")
         }
         self.shown = self.examples["cpp"]
+        if len(self.shown) < len(found):
+            raise SparsegenValueError(f"{folder} was measured with templates that are gone; expected it measured again")
         self.texts: dict[tuple[str, str], str] = {}
         self._grammars: dict[tuple[str, str], Grammar] = {}
 

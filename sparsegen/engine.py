@@ -63,16 +63,17 @@ def compile(
 ) -> Kernel | Artifact:
     """Search for the fastest verified kernel of A's product.
 
-    A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards.
-    op: "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
-    kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline.
-    target: "cpu", "cuda", or "auto": cuda if a GPU is usable. arch ("sm_90") cross-compiles CUDA for a GPU that is not
-    here and returns an Artifact. budget: seconds for the whole search, best so far. expected_calls: spend no more than
-    so many calls can win back. threads: that a call may use, all cores allowed by default; the same limit holds for the
-    baselines. facts: "detect" them, None for values that may be anything later, or a Facts that is checked.
-    deterministic: bitwise equal results of equal calls. cache: use and keep the choice for this pattern on this
-    machine; retune searches again. model: "auto" tries what the shipped model writes before the templates, None
-    templates alone, a folder that checkpoint. seed: of the order in which arms are timed.
+    A: anything `inputs.as_csr` reads, a path included; never modified, and not to be changed in place afterwards. op:
+    "spmv", or "spmm" with k columns (other widths of x are still right). dtype: of the values, A's own by default;
+    kernels exist for float32 and float64, float16 is widened, everything else is served by the baseline. target: "cpu",
+    "cuda", or "auto": cuda if a GPU is usable. arch ("sm_90") cross-compiles CUDA for a GPU that is not here and
+    returns an Artifact. budget: seconds for the whole search, best so far; one candidate is checked and raced whatever
+    that takes. expected_calls: spend no more than so many calls can win back. threads: that a call may use, all cores
+    allowed by default; the same limit holds for the baselines. facts: "detect" them, None for values that may be
+    anything later, or a Facts that is checked. deterministic: bitwise equal results of equal calls. cache: use and keep
+    the choice for this pattern on this machine; retune searches again. model: "auto" tries what the shipped model
+    writes beside the templates, None templates alone, a folder that checkpoint. seed: of the order in which arms are
+    timed.
 
     Raises SparsegenValueError and SparsegenTypeError, which say what was expected.
     """
@@ -109,7 +110,7 @@ def compile(
     if options["model"] not in ("auto", "none"):
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
-    proposed = proposers.Proposers(problem, options["model"], left)
+    proposed = proposers.Proposers(problem, options["model"], left, max_candidates)
     outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}

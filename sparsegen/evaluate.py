@@ -75,18 +75,27 @@ def cross_compile(candidate: Candidate, problem: Problem, arch: str) -> Verdict:
     return Verdict(Level.COMPILED, message=f"compiled for {arch}; nothing ran it", resources=resources)
 
 
-def run(compiled: Compiled, problem: Problem, session: Session, references: References, name: str) -> Verdict:
-    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well."""
-    entries = problem.pattern.nnz * problem.k
-    seconds = RUN_SECONDS + entries * NS_PER_ENTRY / 1e9
+def run(
+    compiled: Compiled,
+    problem: Problem,
+    session: Session,
+    references: References,
+    name: str,
+    patience: float | None = None,
+) -> Verdict:
+    """Load into the worker under `name`; run every check with all threads allowed, the exact one with one as well.
+
+    patience: seconds of one check, beside what the size explains; RUN_SECONDS by default.
+    """
+    allowed = (RUN_SECONDS if patience is None else patience) + seconds(problem)
     resources = {"compile_ms": compiled.compile_ms}
     verdict = Verdict(Level.COMPILED, seeds=tuple(check.seed for check in CHECKS), worst=0.0, resources=resources)
     text = kernel_file.text(compiled.candidate)
     try:
-        resources |= session.ask("load", seconds + 20, name=name, text=text, path=str(compiled.path), label=name)
+        resources |= session.ask("load", allowed + 20, name=name, text=text, path=str(compiled.path), label=name)
         for check in CHECKS:
             for threads in {problem.threads, 1 if check.kind == "integer" else problem.threads}:
-                answer = session.ask("check", seconds, name=name, check=check, threads=threads)
+                answer = session.ask("check", allowed, name=name, check=check, threads=threads)
                 verdict = replace(verdict, level=Level.RAN)
                 if fault := _fault(answer, compiled.candidate, check.kind):
                     if fault[0] in CORRUPTING:
@@ -100,6 +109,11 @@ def run(compiled: Compiled, problem: Problem, session: Session, references: Refe
     except Died as error:
         return replace(verdict, fault=error.fault, message=str(error))
     return replace(verdict, level=Level.CORRECT)
+
+
+def seconds(problem: Problem) -> float:
+    """What the size of a problem explains of the time of one check."""
+    return (problem.pattern.nnz + problem.pattern.m + problem.pattern.n) * problem.k * NS_PER_ENTRY / 1e9
 
 
 def _fault(answer: dict, candidate: Candidate, kind: str) -> tuple[str, str] | None:

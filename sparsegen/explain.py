@@ -71,7 +71,7 @@ def _storage(kernel) -> str:
     words = f"The kernel is {candidate.label}{about}. It stores A as {candidate.format}"
     words += encoding[candidate.encoding]
     if report.get("bytes_moved"):
-        packed = report["bytes_moved"] - ops.get(problem.op).operand_bytes(problem)
+        packed = report["bytes_moved"] - ops.get(problem.op).moved_bytes(problem)
         change = f"{abs(1 - packed / csr):.0%} {'less' if packed < csr else 'more'}"
         words += f", {packed / 1e6:.3g} MB where CSR takes {csr / 1e6:.3g} MB, {change}"
     return words + "."
@@ -100,10 +100,13 @@ def _model(report) -> str:
         return f"The learned model was left out: {model['skipped']}."
     if not model:
         return ""
-    return (
-        f"The learned model {model['checkpoint']} wrote {model['samples']} texts, {model['distinct']} of them distinct "
-        f"kernels for this matrix; that took {report['model_ms']:.3g} ms."
+    words = (
+        f"The learned model {model['checkpoint']} began {model['samples']} texts, {model['distinct']} of them distinct "
+        f"kernels for this matrix; that took {report['model_ms']:.3g} ms"
     )
+    if model.get("unfinished"):
+        words += f", which left no time for {model['unfinished']} more: a larger budget has it"
+    return words + "."
 
 
 def _limit(report) -> str:

@@ -43,7 +43,9 @@ def speedup_at_k(speedups: Sequence[Sequence[float | None]], k: int, failure: fl
 
 
 def efficiency_at_k(speedups: Sequence[Sequence[float | None]], k: int, threads: int, failure: float = 0.0) -> float:
-    """speedup@k over the number of threads."""
+    """speedup@k over the number of threads. Raises SparsegenValueError for less than one thread as well."""
+    if threads < 1:
+        raise SparsegenValueError(f"threads is {threads}; expected at least 1")
     return speedup_at_k(speedups, k, failure) / threads
 
 
@@ -69,13 +71,23 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def gflops(flops: float, time_us: float) -> float:
-    """10^9 floating-point operations per second."""
+    """10^9 floating-point operations per second. Raises SparsegenValueError for a time that is none."""
+    _check_times([time_us])
     return flops / (time_us * 1e3)
 
 
 def fraction_of_optimum(times_us: Sequence[float | None], optimum_us: Sequence[float]) -> np.ndarray:
-    """Per problem, time of the optimum over time of what was chosen: 1 is the optimum, above 1 better; None is 0."""
+    """Per problem, time of the optimum over time of what was chosen: 1 is the optimum, above 1 better; None is 0.
+
+    Raises SparsegenValueError for a time that is none.
+    """
+    _check_times([*optimum_us, *(each for each in times_us if each is not None)])
     return np.array([0.0 if t is None else best / t for t, best in zip(times_us, optimum_us, strict=True)])
+
+
+def _check_times(times_us: Sequence[float]) -> None:
+    if wrong := [each for each in times_us if not 0 < each < math.inf]:
+        raise SparsegenValueError(f"a time of {wrong[0]} microseconds; expected a positive finite number")
 
 
 def geomean(values: Sequence[float] | np.ndarray) -> float:
@@ -106,11 +118,14 @@ def bootstrap(
     """The geometric mean of paired ratios, one per problem, with its percentile bootstrap interval.
 
     clusters: a label per problem, such as its matrix: whole clusters are drawn, since problems of one matrix are not
-    independent; None draws problems. Raises SparsegenValueError unless all ratios are positive and finite.
+    independent; None draws problems. Raises SparsegenValueError unless all ratios are positive and finite,
+    0 < level < 1, and there is a draw at least.
     """
     array = np.asarray(ratios, float)
     if array.ndim != 1 or array.size == 0 or not (np.isfinite(array) & (array > 0)).all():
         raise SparsegenValueError(f"ratios {array.tolist()[:8]}; expected a list of positive finite numbers")
+    if repeats < 1 or not 0 < level < 1:
+        raise SparsegenValueError(f"repeats = {repeats}, level = {level}; expected 1 at least, and 0 < level < 1")
     labels = range(array.size) if clusters is None else clusters
     if len(labels) != array.size:
         raise SparsegenValueError(f"{len(labels)} cluster labels for {array.size} ratios; expected one each")

@@ -47,6 +47,15 @@ class Pattern:
         return np.diff(self.indptr)
 
     @cached_property
+    def columns(self) -> int:
+        """How many columns hold an entry: so many values of x are read at least."""
+        if self.n > 8 * self.nnz:  # a flag for every column would be larger than A
+            return len(np.unique(self.indices))
+        held = np.zeros(self.n, bool)
+        held[self.indices] = True
+        return int(np.count_nonzero(held))
+
+    @cached_property
     def key(self) -> str:
         """A hash of the shape and the coordinates, the same for int32 and int64 indices."""
         digest = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)

@@ -1,12 +1,15 @@
-"""What is tried for a problem, in order: kernels that the model writes for it, then instances of the templates.
+"""What is tried for a problem, in order: the likeliest template, then kernels of the model and templates in turn.
 
-A proposer is anything that yields candidates for a problem; the search knows no difference between them. The model
-costs some tenths of a second, so it is left out where a search is shorter than that pays for, and it never ends a
-search: when it fails, one note says so and the templates go on.
+A proposer is anything that yields candidates for a problem; the search knows no difference between them. The first
+guess of the model is about as good as that of the templates' rule, and they fail on other matrices: where a search is
+too short for all, one of each is worth more than two of either, and the rule's costs nothing. The model costs some
+tenths of a second, so it is left out where a search is shorter than that pays for, and it never ends a search: when it
+fails, one note says so and the templates go on.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -20,20 +23,21 @@ from sparsegen.problem import Problem
 
 logger = logging.getLogger("sparsegen")
 
-LEAST_BUDGET = 1.0  # seconds of a search that the model takes part in
+LEAST_BUDGET = 0.9  # seconds of a search that the model takes part in
 SHARE = 0.35  # of a search's time, after which the model is stopped
 
 
 class Proposers:
     """The candidates for one problem; iterate once. What the model did is in `report`, `ms` and `notes` afterwards.
 
-    model: "auto" for the shipped checkpoint, "none", or the path of one. seconds: that the search may take. The model
-    begins at once where a core is free of the search, and otherwise when the first candidate is asked for.
+    model: "auto" for the shipped checkpoint, "none", or the path of one. seconds: that the search may take. most:
+    candidates that it may try. The model begins at once where a core is free of the search, and otherwise when the
+    second candidate is asked for.
     """
 
-    def __init__(self, problem: Problem, model: str, seconds: float) -> None:
-        self.problem, self.model, self.seconds = problem, model, seconds
-        self.report: dict = {}
+    def __init__(self, problem: Problem, model: str, seconds: float, most: int | None = None) -> None:
+        self.problem, self.model, self.seconds, self.most = problem, model, seconds, most
+        self.report: dict = {"skipped": "the search did not come to it"}
         self.notes: list[str] = []
         self.ms = 0.0
         self._found: list[Candidate] = []
@@ -43,10 +47,14 @@ class Proposers:
             self._begin()
 
     def __iter__(self) -> Iterator[Candidate]:
+        known = templates.propose(self.problem)
+        yield from itertools.islice(known, 1)
         self._begin()
         self._thread.join()
-        yield from self._found
-        yield from templates.propose(self.problem)
+        for each in self._found:
+            yield each
+            yield from itertools.islice(known, 1)
+        yield from known
 
     def ended(self) -> Proposers:
         """With nothing more to come from the model."""
@@ -77,17 +85,21 @@ class Proposers:
         if self.seconds < LEAST_BUDGET:
             self.report = {"skipped": f"a search of {self.seconds:.2g} s is too short for it"}
             return []
+        if self.most is not None and self.most < 2:
+            self.report = {"skipped": f"{self.most} candidates are tried at most, and a template is the first"}
+            return []
+        until = time.monotonic() + SHARE * self.seconds
         found = checkpoint_of(self.model)
         if isinstance(found, str):
             self.report = {"skipped": found}
             return []
         from sparsegen.model.proposal import propose
 
-        proposal = propose(self.problem, found, seconds=SHARE * self.seconds)
+        proposal = propose(self.problem, found, seconds=until - time.monotonic())
         self.report = {
             "checkpoint": found.path.name, "samples": proposal.samples, "distinct": len(proposal.candidates),
-            "duplicates": proposal.duplicates, "illegal": proposal.illegal, "encode_ms": proposal.encode_ms,
-            "sample_ms": proposal.sample_ms,
+            "duplicates": proposal.duplicates, "illegal": proposal.illegal, "unfinished": proposal.unfinished,
+            "encode_ms": proposal.encode_ms, "sample_ms": proposal.sample_ms,
         }  # fmt: skip
         return proposal.candidates
 

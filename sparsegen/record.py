@@ -9,6 +9,7 @@ import platform
 import subprocess
 from pathlib import Path
 
+from sparsegen import files
 from sparsegen.paths import PACKAGE
 from sparsegen.targets import cpu
 
@@ -46,21 +47,24 @@ def commit() -> str | None:
     return None if ran[0].returncode else ran[0].stdout.strip() + ("+" if ran[1].stdout.strip() else "")
 
 
+def known(path: str | os.PathLike) -> dict[str, dict]:
+    """What a file of records holds, by key; nothing where there is none. Only read. Raises SparsegenValueError."""
+    path = Path(path)
+    return {each["key"]: each for each in files.lines(path, "key")} if path.exists() else {}
+
+
 class Records:
-    """An append-only file of records, each with a "key". A line cut short by a kill is dropped on the next start."""
+    """An append-only file of records, each with a "key", that is written by this process alone until it ends.
+
+    A line cut short by a kill is dropped. Raises SparsegenValueError for another damaged one, and where another process
+    writes the file.
+    """
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.known: dict[str, dict] = {}
-        if self.path.exists():
-            raw = self.path.read_bytes()
-            whole = raw.rfind(b"\n") + 1
-            for line in raw[:whole].splitlines():
-                record = json.loads(line)
-                self.known[record["key"]] = record
-            if whole < len(raw):
-                os.truncate(self.path, whole)
+        files.alone(self.path)
+        self.known = known(self.path)
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: dict) -> None:
         """Write one record with its "key" in a single write."""

@@ -160,7 +160,7 @@ def made(outcome: Outcome, problem: Problem) -> dict:
     }
     index = problem.index_dtype.itemsize
     moved = winner.packed_bytes if winner else pattern.nnz * (problem.dtype.itemsize + index) + (pattern.m + 1) * index
-    moved += ops.get(problem.op).operand_bytes(problem)
+    moved += ops.get(problem.op).moved_bytes(problem)
     if measured:
         report |= _limit(moved, measured, problem)
     report |= {

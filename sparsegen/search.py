@@ -28,6 +28,8 @@ FINALISTS = 3
 CLOSE = 1.4  # times the best rough time: an arm farther behind does not race
 RACE_SHARE = 0.4  # of the budget, kept for the race
 LEAST_RACE = 0.25  # seconds
+PATIENCE = 0.25  # of the budget that one check of a candidate may hang for
+LEAST_PATIENCE = 0.5  # seconds
 FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
 LEAST_RESOLUTION = 0.05  # where arrays happen to lie moves times by as much from one process to the next
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
@@ -104,8 +106,11 @@ class _Search:
         self.deadline, self.seed, self.outcome = deadline, seed, outcome
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
+        self.expected: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of the timed inputs: y and its bound
         self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
-        self.seconds = 10 + problem.pattern.nnz * problem.k * evaluate.NS_PER_ENTRY / 1e9
+        hangs = max(LEAST_PATIENCE, PATIENCE * (deadline - time.monotonic()))
+        self.patience = min(evaluate.RUN_SECONDS, hangs)
+        self.seconds = 10 + evaluate.seconds(problem)
 
     def run(self, candidates: Iterator[Candidate], most: int | None) -> None:
         started = time.monotonic()
@@ -138,8 +143,9 @@ class _Search:
         """Candidates with their binaries (or verdicts), each compiled while the one before it runs."""
         seen: set[str] = set()
         waiting: list[tuple[Candidate, Future]] = []
-        for candidate in candidates:
-            if most is not None and len(seen) >= most:
+        while most is None or len(seen) < most:  # no more is asked for: what comes next may have to be written first
+            candidate = next(candidates, None)
+            if candidate is None:
                 break
             if candidate.key in seen or (not self.finite and prelude.checks_finite(candidate)):
                 continue
@@ -160,7 +166,7 @@ class _Search:
             if isinstance(made, Verdict):
                 tried = Tried(candidate, made)
             else:
-                verdict = evaluate.run(made, self.problem, self.session, self.references, name)
+                verdict = evaluate.run(made, self.problem, self.session, self.references, name, self.patience)
                 tried = Tried(candidate, verdict, packed_bytes=int(verdict.resources.get("packed_bytes", 0)))
                 if verdict.level >= Level.CORRECT:
                     self._enter(name, tried)
@@ -170,7 +176,8 @@ class _Search:
                     self._ask_quietly("drop", names=[name])
             self.outcome.tried.append(tried)
             logger.info("%s: %s %s", tried.label, tried.verdict.level.name, tried.verdict.message or tried.rough_us)
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > self.deadline or (now > until and self.arms):
                 break
 
     def _enter(self, name: str, tried: Tried) -> None:
@@ -221,8 +228,10 @@ class _Search:
 
     def _right(self, which: int) -> bool:
         """Whether the worker's output is A x for timed input `which`."""
-        x = checks.timed_inputs(self.problem)[which]
-        return checks.worst(self.session.output, *checks.reference(self.problem, self.A, x)) <= 1
+        if which not in self.expected:
+            x = checks.timed_inputs(self.problem)[which]
+            self.expected[which] = checks.reference(self.problem, self.A, x)
+        return checks.worst(self.session.output, *self.expected[which]) <= 1
 
     # ---- the race
 
@@ -325,7 +334,7 @@ class _Search:
                 return "wrong", "the result after timing is not the product"
         if self.problem.target != "cpu":
             return None
-        moved = tried.packed_bytes + ops.get(self.problem.op).operand_bytes(self.problem)
+        moved = tried.packed_bytes + ops.get(self.problem.op).moved_bytes(self.problem)
         for again in (False, True):
             bandwidth.levels(self.problem.threads, again)
             limit = moved / bandwidth.level_of(moved, self.problem.threads).bytes_per_s * 1e6

@@ -115,7 +115,8 @@ class _Bound:
         dtype = values.stored_dtype(self.candidate.encoding, problem.dtype)
         slots = [1 if self.candidate.encoding == "constant" else packed.slots for packed in packs]
         self.arenas = [
-            Arena({**packed.arrays, "data": np.zeros(count, dtype)}) for packed, count in zip(packs, slots, strict=True)
+            Arena({**packed.arrays, "data": np.zeros(count, dtype)}, fenced=True)
+            for packed, count in zip(packs, slots, strict=True)
         ]
         self.plans: dict[int, object] = {}
 
@@ -155,7 +156,7 @@ class _Child:
         self.packs: dict[tuple, list] = {}
         _limit(self.A, self.output, self.problem.target == "cpu")
         self.inputs = checks.timed_inputs(self.problem)
-        operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)})
+        operands = Arena({"x": self.inputs[0].ravel(order="K"), "y": np.zeros(self.output.size, dtype)}, fenced=True)
         self.operands = operands
         self.x = operands.arrays["x"].reshape(self.inputs[0].shape, order=self.problem.order_b)
         self.y = operands.arrays["y"].reshape(output_shape, order=self.problem.order_c)

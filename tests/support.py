@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +19,7 @@ from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Problem
 
 BUDGET = 0.3
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def right(y, A, x, alpha=1.0, beta=0.0, y0=None, dtype=None) -> None:
@@ -140,3 +146,17 @@ def together(count: int, call) -> list:
 
 
 __all__ = ["BUDGET", "Facts", "checksum", "kernel_of", "problem_of", "right", "template", "together", "user_kernel"]
+
+
+@contextmanager
+def held(*paths: Path) -> Iterator[subprocess.Popen]:
+    """Another process that holds files, as one that is at work on them does."""
+    hold = "[files.alone(pathlib.Path(each)) for each in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+    code = f"import sys, pathlib; from sparsegen import files; {hold}"
+    command = [sys.executable, "-c", code, *map(str, paths)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as other:
+        assert other.stdout and other.stdout.readline()
+        try:
+            yield other
+        finally:
+            other.kill()

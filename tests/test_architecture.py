@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors paths problem verdict timing arena model
-    formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
+    files formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers twins values checks download archive fence explain model.statistics model.windows
     index gallery candidate model.encoder
     matrices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,7 +139,26 @@ def test_out_of_time(monkeypatch):
     moments = itertools.count(step=0.25)
     monkeypatch.setattr(time, "monotonic", lambda: next(moments))
     ((each,),) = searched(Mixture([SCALAR], sure=SURE), 2, seconds=1.0)
-    assert (each.text, each.finished, each.stopped) == (SCALAR[:5], False, "out of time")
+    assert (each.text, each.finished, each.stopped) == (SCALAR[:4], False, "out of time")
+
+
+@pytest.mark.parametrize(("seconds", "finished"), [(4.0, 3), (1.6, 1), (0.5, 0)])
+def test_short_of_time_the_likeliest_is_written_to_its_end(monkeypatch, seconds, finished):
+    """Three texts take three times as long as one: in less time than that, one is better than three halves."""
+    now = [0.0]
+
+    class Paced(Mixture):
+        def step(self, state, tokens):
+            now[0] += len(tokens)
+            return super().step(state, tokens)
+
+    texts = [SLICES[8], SLICES[16], SCALAR]
+    most = max(map(len, texts)) + 1
+    monkeypatch.setattr("sparsegen.model.beam.time", SimpleNamespace(monotonic=lambda: now[0]))
+    (group,) = searched(Paced(texts, [0.35, 0.25, 0.4], sure=SURE, longest=most), 3, seconds=seconds * most)
+    assert [each.text for each in group if each.finished] == [SCALAR, SLICES[8], SLICES[16]][:finished]
+    assert {each.stopped for each in group if not each.finished} <= {"out of time"}
+    assert len(group) == 3
 
 
 def test_no_more_texts_than_asked_for_and_none_followed_that_cannot_be_among_them():

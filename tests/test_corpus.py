@@ -58,6 +58,32 @@ def test_a_folder_without_a_manifest_is_read_file_by_file():
     assert "diffusion2d.mtx" in found
 
 
+def test_a_damaged_file_of_a_folder_without_a_manifest_is_left_out_and_said(tmp_path, caplog):
+    source = (TINY / "diffusion2d.mtx").read_bytes()
+    (tmp_path / "good.mtx").write_bytes(source)
+    for name, content in (("cut.mtx", source[: len(source) // 2]), ("bad.mtx", b"nothing"), ("z.mtx.gz", b"\x1f\x8b3")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder.mtx").mkdir()
+    assert [name for name, *_ in corpus.real(tmp_path)] == ["good.mtx"]
+    assert all(name in caplog.text for name in ("cut.mtx", "bad.mtx", "z.mtx.gz", "folder.mtx"))
+    assert {each.matrix for each in corpus.tasks(tmp_path, 0, False, 7013)} == {"good.mtx"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (b"file\tfamily\tnnz_full\na.mtx\tx\t12255\n", 2),
+        (b"file\tfamily\tnnz_full\tfield\na.mtx\tx\t12255\treal\nb.mtx\tx\tmany\treal\n", 3),
+        (b"file\tfamily\tnnz_full\tfield\na.mtx\tx\n", 2),
+        (b"file\tfamily\tnnz_full\tfield\n\xff\xfe\n", 0),
+    ],
+)
+def test_a_manifest_that_lacks_something_is_one_clear_error(folder, wrong, line):
+    (folder / "manifest.tsv").write_bytes(wrong)
+    with pytest.raises(SparsegenValueError, match=rf"manifest\.tsv, line {line}: .*expected the columns file, family"):
+        corpus.tasks(folder, 0, False, 7013)
+
+
 @pytest.mark.parametrize(
     ("facts", "dtype", "expected"),
     [
@@ -107,6 +133,15 @@ def test_collecting_measures_each_problem_once_and_goes_on_where_it_was_cut(tmp_
     assert fastest["level"] == "TIMED" and fastest["raced"]
     ratio = line["baselines"][line["best"]] / fastest["us"]
     assert fastest["speedup"] == pytest.approx(ratio, rel=0.5)  # a median of ratios, not a ratio of medians
+
+
+def test_operands_beyond_memory_are_not_measured(tmp_path, monkeypatch):
+    """Ten million rows with few entries and 32 columns would be gigabytes of B and C."""
+    monkeypatch.setattr(corpus, "MOST_NUMBERS", 5_000)
+    task = Task("synthetic:runs:5", "synthetic:runs", False, "spmm", 32, "float64")
+    records = Records(tmp_path / "measured.jsonl")
+    corpus.collect([task], None, records, 7013)
+    assert "expected at most 5000" in records.known[task.key]["failed"]
 
 
 def test_the_papers_json_lines_are_written_and_read(tmp_path):

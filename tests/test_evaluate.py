@@ -61,6 +61,15 @@ def test_the_first_thing_wrong_is_the_verdict(judge, change, level, fault, words
     assert judge(user_kernel()).level == Level.CORRECT
 
 
+@pytest.mark.parametrize("far", [*range(40, 20_000, 1511), 130_000, -40, -700, -60_000])
+def test_a_stray_write_is_found_however_far_it_goes(judge, far):
+    """Beside the array in its guard, farther away in memory that nothing may touch."""
+    verdict = judge(user_kernel(LOOP.replace("STORE(y, row, sum);", f"STORE(y, row, sum); y[m + {far}] = 7;")))
+    beside = ("writes input", "wrong") if far < 0 else ()  # x lies before y
+    assert verdict.level < Level.CORRECT and verdict.fault in ("out of bounds", "crash", *beside), verdict
+    assert judge(user_kernel()).level == Level.CORRECT
+
+
 def items(kernel, expression: str):
     return candidate.parse(candidate.text(kernel).replace('items = "m"', f'items = "{expression}"'), name="k")
 

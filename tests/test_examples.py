@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -54,7 +58,7 @@ def built(lines, kept, **changes) -> list[Example]:
 
 def test_an_example_holds_the_right_kernels_fastest_first(tmp_path):
     of = task()
-    cuda, cpp = built([line(of, SPEEDS), {"key": "broken", "failed": "no file"}], tmp_path / "kept.pickle")
+    cuda, cpp = built([line(of, SPEEDS), {"key": "broken", "failed": "no file"}], tmp_path / "kept.npz")
     assert (cpp.task, cpp.language, cuda.task, cuda.language) == (of, "cpp", of, "cuda")
     assert [each.speedup for each in cpp.kernels] == [2.5, 2.0, 1.25] and cpp.best == 2.5
     for each, label in zip(
@@ -75,7 +79,7 @@ def test_an_example_holds_the_right_kernels_fastest_first(tmp_path):
 )
 def test_cuda_kernels_hold_their_matrix(tmp_path, family, op, k):
     of = task(family, op=op, k=k)
-    (cuda,) = built([line(of, {"coo_runs values=full": None})], tmp_path / "kept.pickle")  # nothing is right in C++
+    (cuda,) = built([line(of, {"coo_runs values=full": None})], tmp_path / "kept.npz")  # nothing is right in C++
     problem = corpus.problem(of, corpus.matrix(of, None), "cuda")
     assert problem.target == "cuda" and "target:cuda" in words(cuda.structures[0])
     assert 1 < len({each.key for each in cuda.kernels}) == len(cuda.kernels) <= examples.CUDA_KERNELS
@@ -86,7 +90,7 @@ def test_cuda_kernels_hold_their_matrix(tmp_path, family, op, k):
 
 
 def test_problems_are_encoded_once_and_speeds_are_those_of_the_corpus(tmp_path, monkeypatch):
-    kept, of, other = tmp_path / "kept.pickle", task(), task("runs")
+    kept, of, other = tmp_path / "kept.npz", task(), task("runs")
     _, before = built([line(of, SPEEDS)], kept)
     encoded = []
     real = encoder.encode
@@ -99,6 +103,82 @@ def test_problems_are_encoded_once_and_speeds_are_those_of_the_corpus(tmp_path, 
     encoded.clear()
     assert len(built([again], kept)) == 2 and not encoded
     assert built([line(of, {"coo_runs values=full": None})], kept)[0].language == "cuda"
+
+
+def test_what_was_encoded_before_is_the_same(tmp_path):
+    kept = tmp_path / "kept.npz"
+    lines = [line(task(), SPEEDS), line(task("runs"), {"coo_runs values=full": None}), line(task("mesh"), SPEEDS)]
+    before = built(lines, kept)
+    digest = json.loads(about_of(kept).tobytes())["digest"]
+    again = list(examples.read(kept, digest).values())
+    for one, other in zip(before, [each for each in again if each.kernels], strict=True):
+        assert (one.task, one.language) == (other.task, other.language)
+        if one.language == "cuda":
+            assert one.kernels == other.kernels
+        for a, b in zip(one.structures, other.structures, strict=True):
+            for part in examples.PARTS:
+                x, y = getattr(a, part), getattr(b, part)
+                assert x.dtype == y.dtype and np.array_equal(x, y)
+    assert again[0].structures[0].coordinates is again[1].structures[0].coordinates  # once on disk as well
+
+
+class Trap:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+def about_of(kept) -> np.ndarray:
+    with np.load(kept) as file:
+        return file["about"]
+
+
+def spoil(kept, how: str, trap) -> None:
+    if how == "pickle":
+        kept.write_bytes(pickle.dumps({"key": Trap(str(trap))}))
+    elif how == "object array":
+        np.savez(kept, about=about_of(kept), conditions=np.array([Trap(str(trap))], object), conditions_lengths=[1])
+    elif how == "truncated":
+        kept.write_bytes(kept.read_bytes()[:-700])
+    elif how == "another archive":
+        np.savez(kept, about=np.frombuffer(b"[]", np.uint8))
+    else:
+        kept.write_bytes(b"")
+
+
+@pytest.mark.parametrize("how", ["pickle", "object array", "truncated", "another archive", "empty"])
+def test_a_file_of_examples_that_is_damaged_is_made_again_and_none_is_executed(tmp_path, how, caplog):
+    kept, trap = tmp_path / "kept.npz", tmp_path / "trap"
+    before, whole = built([line(task(), SPEEDS)], kept), kept.read_bytes()
+    spoil(kept, how, trap)
+    again = built([line(task(), SPEEDS)], kept)
+    assert not trap.exists() and "damaged" in caplog.text
+    assert [each.task for each in again] == [each.task for each in before]
+    assert np.array_equal(again[1].structures[0].coordinates, before[1].structures[0].coordinates)
+    assert len(kept.read_bytes()) == len(whole) and [each.name for each in tmp_path.iterdir()] == ["kept.npz"]
+
+
+def test_what_was_encoded_in_another_way_is_encoded_again(tmp_path, monkeypatch):
+    kept, encoded = tmp_path / "kept.npz", []
+    built([line(task(), SPEEDS)], kept)
+    real = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda *a, **b: encoded.append(a) or real(*a, **b))
+    for changes in ({"embedding": "raw"}, {"tokens": 8}, {"variants": 1}, {"seed": 20269}):
+        encoded.clear()
+        (_, cpp) = built([line(task(), SPEEDS)], kept, **changes)
+        assert encoded and len(cpp.structures) == changes.get("variants", 2)
+    newer = tmp_path / "encoder.py"
+    newer.write_text("# other numbers for the same words")
+    for module, name, value in ((encoder, "CONDITIONS", encoder.CONDITIONS[:-1]), (encoder, "__file__", str(newer))):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert examples.read(kept, examples._digest("windows", 8, 2, 20263)) == {}
+    encoded.clear()
+    assert built([line(task(), SPEEDS)], kept) and encoded
 
 
 # ---- which is the answer
@@ -178,7 +258,7 @@ def learned() -> Tokenizer:
 def batches(tmp_path, monkeypatch, learned):
     """batches(**changes of the config): what `sft.train` hands to `fit` as its draw, and the generator it trains."""
     learned.save(tmp_path / "tokenizer.json")
-    folder = tmp_path / "corpus"
+    folder, runs = tmp_path / "corpus", itertools.count()
     records = Records(folder / "measured.jsonl")
     for number in (1, 2):
         records.append(line(task(FAMILY, number), LABELLED))
@@ -186,7 +266,8 @@ def batches(tmp_path, monkeypatch, learned):
     def of(**changes):
         longest = changes.pop("longest", 1000)
         sizes = replace(RECIPE, vocabulary=learned.size, longest=longest)
-        config = sft.SftConfig(sizes, str(folder), None, None, str(tmp_path / "tokenizer.json"), str(tmp_path / "run"))
+        out = tmp_path / f"run {next(runs)}"
+        config = sft.SftConfig(sizes, str(folder), None, None, str(tmp_path / "tokenizer.json"), str(out))
         taken = []
         monkeypatch.setattr(sft, "fit", lambda generator, run, draw, *rest: taken.append(draw) or True)
         assert sft.train(replace(config, **changes)) is not None

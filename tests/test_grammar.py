@@ -101,7 +101,7 @@ def header(*lines: str, entry: str = "spmv", items: str = "m") -> str:
         ("opaque", '/* sparsegen\nop = "spmv"\nformat = "csr"\n[params]\nTILE = 3\nTILE = 3', " = 3"),
         ("opaque", '/* sparsegen\nop = "spmv"\nformat = "csr"\n[params]\nTILE = -1', "-1"),
         ("opaque", '/* sparsegen\nop = "spmv"\nformat = "csr"\n[params]\nTILE = 70000', "0"),
-        ("opaque", '/* sparsegen\nop = "spmv"\nformat = "sell"\n[params]\nBITS = 8\n', "\n"),
+        ("opaque", '/* sparsegen\nop = "spmv"\nformat = "sell"\n[params]\nBITS = 8\n', "8"),
         ("opaque", header('format = "csr"', entry="static"), 'static"'),
         ("opaque", header('format = "csr"', entry="door_spmv"), 'door_spmv"'),
         ("opaque", header('format = "csr"', items="rows"), "rows"),
@@ -119,6 +119,28 @@ def test_headers_that_cannot_be(matrix, text, at):
     refused = first_refused(grammar(matrix).start(), text)
     assert refused is not None
     assert text.rindex(at) <= refused <= text.rindex(at) + len(at)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("lines", [
+    ("bsr", "R = "), ("bsr", "R = 3", "S = "), ("bsell", "SLICE = 8", "R = 4", "S = "), ("sell", "SLICE = "),
+    ("sell", "SLICE = 8", "SIGMA = 1", "BITS = "), ("dia", "CHUNK = "),
+])  # fmt: skip
+def test_a_number_that_may_begin_may_end(matrix, lines):
+    """Or a text, one token after the other, would come to where none may follow."""
+    format, *rest = lines
+    state = grammar(matrix).start()
+    text = "\n".join(["/* sparsegen", 'op = "spmv"', f'format = "{format}"', "[params]", *rest])
+    if first_refused(state, text, len(text)) is not None:
+        pytest.skip("this format does not hold this matrix")
+
+    def ends(number: str) -> bool:
+        if grammar(matrix).may(text + number, "\n"):
+            return True
+        return any(ends(number + d) for d in "0123456789" if grammar(matrix).may(text + number, d))
+
+    begun = [d for d in "0123456789" if state.may(d)]
+    assert begun and all(ends(d) for d in begun)
 
 
 def test_a_composite_is_two_parts():

@@ -77,6 +77,22 @@ def test_what_cannot_be_summed_up_is_refused():
         metrics.bootstrap([1.0, 2.0], ["one"])
 
 
+def test_times_and_threads_that_are_none_are_refused():
+    for time in (0.0, -1.0, float("nan"), float("inf")):
+        for call in (
+            lambda: metrics.gflops(2e6, time),  # noqa: B023
+            lambda: metrics.fraction_of_optimum([3.0, time], [1.0, 1.0]),  # noqa: B023
+            lambda: metrics.fraction_of_optimum([3.0, None], [1.0, time]),  # noqa: B023
+        ):
+            with pytest.raises(SparsegenValueError, match="a time of"):
+                call()
+    with pytest.raises(SparsegenValueError, match="threads is 0"):
+        metrics.efficiency_at_k([[1.0]], 1, threads=0)
+    for changes in ({"repeats": 0}, {"level": 1.0}, {"level": 0.0}):
+        with pytest.raises(SparsegenValueError, match="repeats = "):
+            metrics.bootstrap([1.0, 2.0], **changes)
+
+
 def test_small_figures_by_hand():
     assert metrics.gflops(2e6, 500.0) == pytest.approx(4.0)
     assert metrics.geomean([1.0, 4.0]) == pytest.approx(2.0)

@@ -60,18 +60,19 @@ def test_the_clipped_loss_has_no_gradient_outside_the_samples():
 
 
 def test_the_divergence_by_hand():
-    new, reference = tensor([math.log(0.5), -1.0]), tensor([math.log(0.25), -1.0])
-    expected = (0.5 - 1 - math.log(0.5)) / 2
-    assert policy.divergence(new, reference, mask(2, of=2)).item() == pytest.approx(expected)
+    """(3/4, 1/4) from (1/2, 1/2), then no difference, then a token that is none of the text's."""
+    logits = torch.tensor([[[math.log(3), 0.0], [2.0, 1.0], [9.0, 0.0]]], dtype=torch.float64)
+    reference = torch.tensor([[[5.0, 5.0], [2.0, 1.0], [0.0, 0.0]]], dtype=torch.float64)
+    expected = (0.75 * math.log(1.5) + 0.25 * math.log(0.5)) / 2
+    assert policy.divergence(logits, reference, mask(2, of=3)).item() == pytest.approx(expected)
 
 
-def test_the_divergence_is_unbiased():
-    p, q = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.3, 0.3, 0.4]).double()
-    exact = (p * (p / q).log()).sum()
-    whole = mask(1, of=1)
-    each = torch.stack([policy.divergence(p[i].log().view(1, 1), q[i].log().view(1, 1), whole) for i in range(3)])
-    assert (each >= 0).all()
-    torch.testing.assert_close((p * each).sum(), exact)
+def test_the_divergence_holds_tokens_that_no_sample_shows():
+    """Its gradient pulls a likely token back although no probability of it was ever sampled."""
+    logits = torch.tensor([[[4.0, 3.0, 0.0]]], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([[[4.0, -3.0, 0.0]]], dtype=torch.float64)
+    policy.divergence(logits, reference, mask(1, of=1)).backward()
+    assert logits.grad[0, 0, 1] > 0 > logits.grad[0, 0, 0]
 
 
 def test_gae_by_hand():

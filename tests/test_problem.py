@@ -20,6 +20,9 @@ def test_a_pattern_says_what_scipy_says(name):
     pattern = Pattern.of(A)
     assert (pattern.m, pattern.n, pattern.nnz) == (*A.shape, A.nnz)
     np.testing.assert_array_equal(pattern.lengths, np.diff(A.indptr))
+    assert pattern.columns == len(set(A.indices.tolist()))
+    wide = Pattern((A.shape[0], 9 * max(A.nnz, A.shape[1])), A.indptr, A.indices)
+    assert wide.columns == pattern.columns
     offsets, counts = pattern.diagonals
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     wanted, number = np.unique(A.indices.astype(np.int64) - rows, return_counts=True)

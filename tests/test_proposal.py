@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import playback
 from support import problem_of, template
@@ -42,7 +43,7 @@ def test_the_same_kernel_twice_is_a_duplicate(monkeypatch):
     cut = Sample(WIDER, [5], [-1.0], False, "out of time")
     monkeypatch.setattr(proposal, "beam", lambda *_, **__: [[*whole, cut]])
     found = propose(PROBLEM, playback.checkpoint(SCALAR))
-    assert (found.samples, found.duplicates, found.illegal) == (6, 2, 2)
+    assert (found.samples, found.duplicates, found.illegal, found.unfinished) == (6, 2, 1, 1)
     assert [each.format for each in found] == ["csr", "sell"]
 
 
@@ -59,4 +60,14 @@ def test_proposals_for_a_deterministic_problem():
 
 def test_out_of_time_nothing_is_proposed():
     found = propose(PROBLEM, playback.checkpoint(SCALAR, SLICE, sure=40.0), seconds=0.0)
-    assert found.candidates == [] and found.illegal == found.samples > 0
+    assert found.candidates == [] and found.unfinished == found.samples > 0 == found.illegal
+
+
+def test_reading_the_matrix_takes_of_the_time(monkeypatch):
+    asked = []
+    ticks = iter([5.0, 8.0, 9.0])
+    monkeypatch.setattr(proposal, "beam", lambda *_, seconds: asked.append(seconds) or [[]])
+    monkeypatch.setattr(proposal, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    found = propose(PROBLEM, playback.checkpoint(SCALAR), seconds=3.5)
+    assert asked == [0.5]
+    assert (found.encode_ms, found.sample_ms) == (3000, 1000)

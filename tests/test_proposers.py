@@ -36,16 +36,22 @@ def played(monkeypatch):
     return play
 
 
+@pytest.fixture
+def plain(monkeypatch):
+    """The one template is slower than what the model writes."""
+    monkeypatch.setattr(templates, "propose", lambda problem: iter([template("csr_scalar", values="full")]))
+
+
 def tried(kernel, origin: str) -> list[dict]:
     return [each for each in kernel.report()["candidates"] if each["origin"] == origin]
 
 
-def test_a_kernel_of_the_model_serves(played, tmp_path):
+def test_a_kernel_of_the_model_serves(played, plain, tmp_path):
     played(MINE)
-    kernel = sparsegen.compile(A, budget=5.0, max_candidates=1, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=5.0, max_candidates=2, **OPTIONS)
     report = kernel.report()
-    assert [each["origin"] for each in report["candidates"]] == ["model"]
-    assert report["candidates"][0]["level"] == "TIMED"
+    assert [each["origin"] for each in report["candidates"]] == ["template", "model"]
+    assert report["candidates"][1]["level"] == "TIMED"
     assert report["model"]["checkpoint"] == "played-0a1b2c"
     assert (report["model"]["samples"], report["model"]["distinct"], report["model"]["duplicates"]) == (1, 1, 0)
     assert 0 < report["model"]["sample_ms"] <= report["model_ms"] < report["search_ms"]
@@ -63,11 +69,11 @@ def test_a_kernel_of_the_model_serves(played, tmp_path):
     right(loaded @ X, A, X)
 
 
-def test_what_the_model_wrote_is_remembered(played, tmp_path, monkeypatch):
+def test_what_the_model_wrote_is_remembered(played, plain, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path))
     options = {**OPTIONS, "cache": True}
     played(MINE)
-    first = sparsegen.compile(A, budget=5.0, max_candidates=1, **options)
+    first = sparsegen.compile(A, budget=5.0, max_candidates=2, **options)
     assert first.report()["origin"] == "model"
     played("nothing")
     again = sparsegen.compile(A, budget=5.0, **options)
@@ -81,14 +87,15 @@ def test_what_the_model_wrote_is_remembered(played, tmp_path, monkeypatch):
     assert sparsegen.compile(A, budget=BUDGET, **options).candidate.key == first.candidate.key
 
 
-def test_templates_follow_and_are_not_tried_twice(played):
+def test_templates_and_texts_take_turns_and_none_is_tried_twice(played):
     played(SCALAR, SLICE)
     problem = problem_of(A, facts=None)
-    made = Proposers(problem, "auto", 5.0)
+    made = Proposers(problem, "auto", 60.0)
     found = list(made)
-    assert [each.origin for each in found[:3]] == ["model", "model", "template"]
-    assert [each.key for each in found[2:]] == [each.key for each in templates.propose(problem)]
-    kernel = sparsegen.compile(A, budget=5.0, max_candidates=4, **OPTIONS)
+    assert [each.origin for each in found[:6]] == ["template", "model"] * 2 + ["template"] * 2
+    written = [each for each in found if each.origin == "template"]
+    assert [each.key for each in written] == [each.key for each in templates.propose(problem)]
+    kernel = sparsegen.compile(A, budget=20.0, max_candidates=4, **OPTIONS)
     keys = [each["label"].partition(" ")[0] for each in kernel.report()["candidates"]]
     assert len(kernel.report()["candidates"]) <= 4
     assert len(tried(kernel, "model")) == 2
@@ -107,7 +114,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_texts_do_no_harm(played, kind):
     played(HOSTILE[kind])
-    kernel = sparsegen.compile(A, budget=1.5, max_candidates=1, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=2, **OPTIONS)
     report = kernel.report()
     assert tried(kernel, "model") == []
     assert report["model"]["illegal"] == 1
@@ -129,10 +136,10 @@ def test_what_the_grammar_lets_through_is_still_judged(played, monkeypatch, chan
     text = SCALAR.replace(*change)
     assert text != SCALAR
     played(text)
-    kernel = sparsegen.compile(A, budget=2.0, max_candidates=1, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=2.0, max_candidates=2, **OPTIONS)
     (entry,) = tried(kernel, "model")
     assert entry["fault"] == fault
-    assert kernel.report()["origin"] == "baseline"
+    assert kernel.report()["origin"] != "model"
     right(kernel @ X, A, X)
 
 
@@ -165,7 +172,7 @@ def test_when_the_model_is_left_out(played, monkeypatch):
         ({"budget": BUDGET}, "too short"),
         ({"expected_calls": 5000}, "too short"),
     ):
-        kernel = sparsegen.compile(A, **{"budget": 2.0, "max_candidates": 1, **OPTIONS, **options})
+        kernel = sparsegen.compile(A, **{"budget": 2.0, "max_candidates": 2, **OPTIONS, **options})
         assert reason in kernel.report()["model"]["skipped"]
         assert not any("model" in note for note in kernel.report()["notes"])
         assert reason in kernel.explain()
@@ -174,11 +181,11 @@ def test_when_the_model_is_left_out(played, monkeypatch):
 
 def test_without_a_checkpoint(monkeypatch):
     monkeypatch.setattr(proposers, "checkpoint_of", lambda model: "no checkpoint is shipped")
-    kernel = sparsegen.compile(A, budget=1.5, max_candidates=1, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=2, **OPTIONS)
     assert kernel.report()["model"] == {"skipped": "no checkpoint is shipped"}
     assert not any("checkpoint" in note for note in kernel.report()["notes"])
     assert kernel.explain().count("no checkpoint is shipped") == 1
-    assert len(tried(kernel, "template")) == 1
+    assert len(tried(kernel, "template")) == 2
 
 
 def test_the_model_is_stopped_in_time(played):
@@ -192,10 +199,44 @@ def test_the_model_is_stopped_in_time(played):
 
     made.decoder.step = slow
     found = Proposers(problem_of(A, facts=None), "auto", 1.0)
-    first = next(iter(found))
-    assert first.origin == "template"
-    assert found.report["illegal"] == 1
+    assert {each.origin for each in found} == {"template"}
+    assert (found.report["illegal"], found.report["unfinished"]) == (0, 1)
     assert 1 < len(steps) < len(SCALAR)
+
+
+def test_reading_the_checkpoint_takes_of_the_time(monkeypatch):
+    def slow(model):
+        threading.Event().wait(0.4)
+        return playback.checkpoint(SCALAR, sure=40.0)
+
+    monkeypatch.setattr(proposers, "checkpoint_of", slow)
+    found = Proposers(problem_of(A, facts=None), "auto", 1.0)
+    assert {each.origin for each in found} == {"template"}
+    assert found.report["unfinished"] == found.report["samples"] == 1
+
+
+def test_an_endless_kernel_does_not_end_the_search(played):
+    played(SCALAR.replace("ACC sum = 0;", "ACC sum = 0; for (;;) { }"))
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=3, **OPTIONS)
+    assert [each["fault"] for each in tried(kernel, "model")] == ["timeout"]
+    assert any(each["level"] in ("CORRECT", "TIMED") for each in tried(kernel, "template"))
+    right(kernel @ X, A, X)
+
+
+def test_what_there_was_no_time_for_is_told(played, monkeypatch):
+    monkeypatch.setattr("sparsegen.model.beam._Clock.over", property(lambda clock: True))
+    played(SCALAR)
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=2, **OPTIONS)
+    assert kernel.report()["model"]["unfinished"] == 1
+    assert "no time for 1 more" in kernel.explain()
+
+
+def test_where_none_of_its_kernels_is_tried_the_model_is_left_out(monkeypatch):
+    monkeypatch.setattr(proposers, "checkpoint_of", None)  # not called
+    for most in (0, 1):
+        kernel = sparsegen.compile(A, budget=2.0, max_candidates=most, **OPTIONS)
+        assert kernel.report()["model"].keys() == {"skipped"}
+        assert len(kernel.report()["candidates"]) == most
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -206,13 +247,16 @@ def test_the_model_begins_at_once_where_a_core_is_free(played, monkeypatch, core
     began = threading.Event()
     found = Proposers(problem_of(A, facts=None, threads=1), "auto", 5.0)
     assert began.wait(20 if cores == 2 else 0.5) == (cores == 2)
-    assert next(iter(found)).origin == "model"
+    proposed = iter(found)
+    assert next(proposed).origin == "template"
+    assert began.is_set() == (cores == 2)
+    assert next(proposed).origin == "model"
     assert began.is_set()
 
 
 def test_a_folder_of_a_checkpoint_is_not_saved_with_a_kernel(played, tmp_path):
     played(MINE)
-    kernel = sparsegen.compile(A, budget=1.5, max_candidates=1, model=tmp_path, **OPTIONS)
+    kernel = sparsegen.compile(A, budget=1.5, max_candidates=2, model=tmp_path, **OPTIONS)
     assert kernel.options["model"] == str(tmp_path)
     assert kernel.report()["model"]["checkpoint"] == "played-0a1b2c"
     assert str(tmp_path).encode() not in store.dumps(kernel)
@@ -239,7 +283,7 @@ def test_the_command_line(played, capsys, tmp_path):
 
     path = str(paths.data("matrices") / "tiny" / "diffusion2d.mtx")
     played(MINE)
-    command = ["compile", path, "--budget", "1.5", "--max-candidates", "1", "--no-cache", "--json"]
+    command = ["compile", path, "--budget", "1.5", "--max-candidates", "2", "--no-cache", "--json"]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["model"]["distinct"] == 1
     assert main([*command, "--model", "none"]) == 0
@@ -254,6 +298,6 @@ def test_versions_are_kept_with_a_choice(played, monkeypatch):
     played(MINE)
     kept = []
     monkeypatch.setattr(sparsegen.cache, "put", lambda kind, key, blob: kept.append(json.loads(blob)))
-    sparsegen.compile(A, budget=1.5, max_candidates=1, retune=True, **{**OPTIONS, "cache": True})
+    sparsegen.compile(A, budget=1.5, max_candidates=2, retune=True, **{**OPTIONS, "cache": True})
     versions = {"sparsegen": sparsegen.__version__, "prelude": prelude.VERSION, "model": "played-0a1b2c"}
     assert kept[-1]["versions"] == versions

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparsegen.errors import SparsegenValueError
 from sparsegen.train import rewards
 from sparsegen.train.rewards import REWARDS, Outcome, ladder, sparserl, tiered
 from sparsegen.verdict import Level
@@ -74,6 +75,7 @@ def test_the_ladder_by_hand():
     spread = 0.05  # the best known keeps BEST with a spread as well
     assert ladder(timed(2.0, best=2.0, null_spread=spread)) == pytest.approx(0.8)
     assert ladder(timed(math.sqrt(1.1), best=1.001)) == pytest.approx(0.6)  # as if the best were 1.1
+    assert ladder(timed(1.05, best=1.05)) == pytest.approx(0.4 + 0.4 * math.log(1.05) / math.log(1.1))
 
 
 @given(outcomes)
@@ -110,6 +112,22 @@ def test_sparserl_by_hand():
     assert sparserl(timed(1.5, shared_bytes_over=True)) == pytest.approx(1.2)
     assert sparserl(timed(1.5, shared_bytes_over=True), r_eff=0.2, r_penalty=0.2) == pytest.approx(0.9)
     assert sparserl(timed(9.0, permitted=False)) == -0.5
+
+
+def test_sparserl_penalises_what_does_not_compile_as_well():
+    """R_penalty stands outside the cases of the formula: -0.5 - 0.3."""
+    broken = Outcome(Level.PARSED, "compile", shared_bytes_over=True)
+    assert sparserl(broken) == pytest.approx(-0.8)
+    assert sparserl(Outcome(Level.RAN, "wrong", shared_bytes_over=True)) == pytest.approx(-0.3)
+    assert sparserl(broken, r_penalty=0.2) == pytest.approx(-0.7)
+    assert rewards.correctness(broken) == -0.5
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["speedup", "time_us", "baseline_us", "flops", "null_spread", "best"])
+def test_no_reward_is_made_of_what_is_no_number(name, number):
+    with pytest.raises(SparsegenValueError, match=f"{name} is {number}"):
+        Outcome(Level.TIMED, **{name: number})
 
 
 def test_sparserl_breaks_the_order():

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import template, user_kernel
+from support import held, template, user_kernel
 
 from sparsegen import gallery
 from sparsegen.engine import problem_of
@@ -140,7 +140,16 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(fitted, tmp_path, meth
 def test_a_kill_costs_the_iterations_since_the_last_checkpoint(fitted, tmp_path):
     """A checkpoint of the second iteration, logs of the third: as a killed process leaves them."""
     whole = run(config(tmp_path / "whole"), fitted)
-    run(config(tmp_path / "cut", updates=2), fitted)
+    left = [4]  # calls before the third iteration
+
+    def killed(problem: str, texts) -> list[Outcome]:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return judge(problem, texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config(tmp_path / "cut"), fitted, killed)
     for name in ("iterations.jsonl", "rewards.jsonl"):
         text = (tmp_path / "whole" / name).read_text()
         (tmp_path / "cut" / name).write_text(text[: len(text) - 9])
@@ -165,6 +174,23 @@ def test_the_logs(fitted, tmp_path):
             assert len(rewards) == len({sample for sample, _ in rewards})
 
 
+def test_the_policy_is_watched(fitted, tmp_path):
+    """Every so many iterations and after the last, as it is then."""
+    seen = []
+
+    def watch(actor, iteration: int) -> dict:
+        seen.append(iteration)
+        return {"watched": float(next(actor.parameters()).detach().sum())}
+
+    settings = config(tmp_path, updates=5, watch_every=2)
+    train(settings, PROMPTS, judge, RECIPE, TOKENIZER, fitted, watch=watch)
+    logged = {
+        each["iteration"] + 1: each["watched"] for each in lines(tmp_path, "iterations.jsonl") if "watched" in each
+    }
+    assert seen == list(logged) == [2, 4, 5]
+    assert len(set(logged.values())) == 3
+
+
 def test_the_first_step_is_taken_from_the_policy_itself(fitted, tmp_path):
     """The ratio begins at 1 and the divergence at 0, whatever top-k and temperature did to the samples."""
     settings = config(tmp_path, updates=1, epochs=1, minibatch=100, top_k=3, temperature=0.6)
@@ -180,6 +206,7 @@ def test_what_cannot_be_run_is_refused(fitted, tmp_path):
         ({"reward": "speed"}, "reward is 'speed'; expected one of sparserl"),
         ({"group": 1}, "group is 1; expected at least 2"),
         ({"epochs": 0}, "epochs is 0"),
+        ({"watch_every": 0}, "watch_every is 0"),
     ):
         with pytest.raises(SparsegenValueError, match=message):
             run(config(tmp_path, **changes), fitted)
@@ -190,11 +217,35 @@ def test_what_cannot_be_run_is_refused(fitted, tmp_path):
 
 def test_another_run_needs_another_folder(fitted, tmp_path):
     run(config(tmp_path, updates=1), fitted)
-    with pytest.raises(SparsegenValueError, match="holds another run"):
-        run(config(tmp_path, kl=0.1), fitted)
+    for changes in ({"kl": 0.1}, {"updates": 2}):  # the rate of learning falls over the updates
+        with pytest.raises(SparsegenValueError, match="holds another run"):
+            run(config(tmp_path, **{"updates": 1, **changes}), fitted)
     other = {**fitted, "value.bias": fitted["value.bias"] + 1}
     with pytest.raises(SparsegenValueError, match="holds another run"):
         run(config(tmp_path), other)
+
+
+def test_a_folder_has_one_run_at_a_time(fitted, tmp_path):
+    with held(tmp_path / "lock"), pytest.raises(SparsegenValueError, match="another process is at work in"):
+        run(config(tmp_path), fitted)
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_damaged_file_of_a_run_is_one_clear_error(fitted, tmp_path):
+    run(config(tmp_path, updates=1), fitted)
+    state, log = (tmp_path / name for name in ("state.pt", "iterations.jsonl"))
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-2000])
+    for read in (lambda: run(config(tmp_path, updates=1), fitted), lambda: rl.weights(RECIPE, tmp_path)):
+        with pytest.raises(SparsegenValueError, match=r"state\.pt is damaged"):
+            read()
+    torch.save({"iteration": 1}, state)
+    with pytest.raises(SparsegenValueError, match=r"state\.pt lacks identity, actor"):
+        run(config(tmp_path, updates=1), fitted)
+    state.write_bytes(whole)
+    log.write_text('{"reward": 3}\n' + log.read_text())
+    with pytest.raises(SparsegenValueError, match=r"iterations\.jsonl, line 1, is damaged"):
+        run(config(tmp_path, updates=1), fitted)
 
 
 def test_texts_as_tensors():

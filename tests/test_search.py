@@ -9,7 +9,7 @@ import pytest
 from support import problem_of, template, user_kernel
 
 import sparsegen
-from sparsegen import bandwidth, baselines, gallery, search
+from sparsegen import bandwidth, baselines, gallery, ops, search
 from sparsegen.candidate import instances
 from sparsegen.fence import Died
 from sparsegen.search import LEAST_RESOLUTION, Outcome, Tried, _Search
@@ -130,6 +130,16 @@ def test_a_time_that_no_memory_allows_is_refused(monkeypatch):
     assert outcome.tried[0].verdict.fault == "too fast"
     outcome = race(monkeypatch, {"a 1": 0.9 * limit_ns, "null": 0.9 * limit_ns, "scipy": 1e6}, 1, moved, 100e9)
     assert outcome.winner is not None
+
+
+@pytest.mark.parametrize(("op", "k"), [("spmv", None), ("spmm", 7)])
+def test_the_limit_counts_what_is_read_of_x(op, k):
+    """Of a wide and nearly empty matrix, a kernel reads the few values of x that meet an entry."""
+    wide = gallery.uniform(13, 100_003, 50)
+    problem = problem_of(wide, op=op, k=k)
+    moved = ops.get(op).moved_bytes(problem)
+    assert moved == (len(set(wide.indices.tolist())) + 13) * (k or 1) * 8
+    assert ops.get(op).operand_bytes(problem) == (100_003 + 13) * (k or 1) * 8
 
 
 def test_noisy_rounds_of_several_threads_say_nothing(monkeypatch):

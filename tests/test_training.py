@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import right, template
+from support import held, right, template
 
 import sparsegen
 from sparsegen import matrices, paths, proposers, templates
@@ -56,7 +56,6 @@ def place(tmp_path_factory) -> Iterator[SimpleNamespace]:
     sizes = (paths.data("models") / "tiny.toml").read_text()
     (models / "tiny.toml").write_text(sizes.replace("problems = 2", "problems = 8"))  # all of them in each update
     data, propose, threads = paths.data, templates.propose, torch.get_num_threads()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "data", lambda name: models if name == "models" else data(name))
@@ -67,8 +66,6 @@ def place(tmp_path_factory) -> Iterator[SimpleNamespace]:
         patch.setattr(proposers, "_loaded", {})
         yield SimpleNamespace(root=root, models=models, matrices=folder, corpus=root / "corpus")
     torch.set_num_threads(threads)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def run(stage: str, *options: object) -> int:
@@ -181,7 +178,7 @@ def test_pretraining_leaves_a_model_its_tokenizer_and_its_text(pretrained):
     assert logged[-1]["step"] == sizes.pretrain.steps and np.isfinite(logged[-1]["loss"])
     assert logged[-1]["loss"] < np.log(sizes.vocabulary)  # of a model that knows nothing
     assert sorted(file.name for file in pretrained.iterdir()) == [
-        "checkpoint.pt", "log.jsonl", "text.jsonl", "tokenizer.json",
+        "checkpoint.pt", "lock", "log.jsonl", "text.jsonl", "tokenizer.json",
     ]  # fmt: skip
 
 
@@ -204,6 +201,78 @@ def test_pretraining_that_is_stopped_goes_on_exactly(place, pretrained, monkeypa
         assert (out / name).read_bytes() == (pretrained / name).read_bytes()
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_pretraining_is_stopped_while_it_writes_its_texts(place, tmp_path, monkeypatch, capsys, how):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    command = ("pretrain", "--recipe", "tiny", "--texts", 30, "--out", tmp_path)
+    with monkeypatch.context() as patch:
+        interrupted(patch, pretrain.writer, "write", 7, lambda: signal.raise_signal(how))
+        assert run(*command) == 1
+    assert capsys.readouterr().err.strip() == STOPPED
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoint.pt", "lock"]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@pytest.mark.parametrize("at", ["text", "tokenizer", "checkpoint"])
+def test_a_pretraining_folder_is_of_its_settings_from_the_beginning(place, tmp_path, monkeypatch, capsys, at):
+    """Stopped before its first step, with texts or without: another seed, size or number of texts is refused."""
+    (tmp_path / "other.toml").write_text((place.models / "tiny.toml").read_text().replace("1024", "900"))
+    out = tmp_path / "out"
+    command = ["pretrain", "--recipe", "tiny", "--texts", "40", "--out", str(out)]
+    with monkeypatch.context() as patch:
+        where = {"text": "texts", "tokenizer": "learned_tokenizer", "checkpoint": "fit"}
+        interrupted(patch, pretrain, where[at], 1, kill)
+        with pytest.raises(MemoryError):
+            run(*command)
+    assert (out / "text.jsonl").exists() == (at != "text")
+    for changes, message in (
+        (["--seed", "7013"], "seed"), (["--texts", "30"], "rewritten, written"), (["--folder", "x"], "folders"),
+        (["--recipe", str(tmp_path / "other.toml")], "recipe"),
+    ):  # fmt: skip
+        assert run(*command, *changes) == 1
+        assert f"holds a run with another {message}" in capsys.readouterr().err
+    (out / "checkpoint.pt").unlink()
+    assert run(*command) == (0 if at == "text" else 1)
+    assert ("settings nobody knows" in capsys.readouterr().err) == (at != "text")
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "tokenizer.json", "checkpoint.pt"])
+def test_a_full_disk_leaves_nothing_half_written(place, tmp_path, monkeypatch, capsys, name):
+    def full(part, *rest):
+        Path(part).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if name == "text.jsonl":
+            patch.setattr(Path, "write_text", full)
+        elif name == "tokenizer.json":
+            patch.setattr(Tokenizer, "save", lambda self, part: full(part))
+        else:
+            patch.setattr(torch, "save", lambda state, part: full(part))
+        assert run("pretrain", "--recipe", "tiny", "--texts", 30, "--out", tmp_path) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert {each.name for each in tmp_path.iterdir()} <= {"checkpoint.pt", "lock", "text.jsonl"} - {name}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda rows: [*rows[:4], "{", *rows[5:]], "line 5, is damaged"),
+        (lambda rows: [*rows[:4], '{"language": "cpp", "text": ""}', *rows[5:]], "line 5, is damaged"),
+        (lambda rows: rows[:-1], "expected at least 80 kernels"),
+        (lambda rows: [*rows[:-1], rows[-1].replace('"cuda"', '"rust"')], "kernels in cuda and cpp"),
+    ],
+)
+def test_damaged_texts_are_one_clear_error(place, pretrained, tmp_path, capsys, spoil, message):
+    out = tmp_path / "out"
+    shutil.copytree(pretrained, out)
+    file = out / "text.jsonl"
+    file.write_text("".join(f"{row}\n" for row in spoil(file.read_text().splitlines())))
+    assert run("pretrain", "--recipe", "tiny", "--texts", 40, "--out", out) == 1
+    found = capsys.readouterr().err.strip().splitlines()
+    assert len(found) == 1 and "text.jsonl" in found[0] and message in found[0]
+
+
 def test_fine_tuning_reads_no_held_out_family(place, measured, tuned, monkeypatch):
     sizes = recipe.load("tiny")
     assert not same(sft.weights(sizes, tuned), sft.weights(sizes, place.root / "pretrained"))
@@ -213,7 +282,7 @@ def test_fine_tuning_reads_no_held_out_family(place, measured, tuned, monkeypatc
     opened = []
     real = corpus.matrix
     monkeypatch.setattr(corpus, "matrix", lambda task, folder: opened.append(task) or real(task, folder))
-    for file in measured.glob("*.pickle"):
+    for file in measured.glob("*.npz"):
         file.unlink()
     config = sft.SftConfig(sizes, str(measured), str(place.matrices), None, "", "")
     found = sft.problems(config)
@@ -266,7 +335,6 @@ def test_reinforcement_learning_that_is_killed_goes_on_exactly(place, pretrained
     command = ("rl", *rl_options(place, pretrained, tuned, out))
     with monkeypatch.context() as patch:
         interrupted(patch, rl, "judged", 10, lambda: signal.raise_signal(signal.SIGINT))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         assert run(*command) == 1
     assert STOPPED in capsys.readouterr().err
     assert len(lines(out / "iterations.jsonl")) == 1
@@ -306,6 +374,39 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert other != folder and (place.models / "default").read_text() == other.name + "\n"
 
 
+def test_two_runs_in_one_folder_are_noticed(place, pretrained, tuned, tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(place.corpus, corpus)
+    names = ("pretrained", "tuned", "trained")
+    out = {name: tmp_path / name for name in names}
+    commands = [
+        ("corpus", "--corpus", corpus),
+        ("pretrain", "--recipe", "tiny", "--out", out["pretrained"]),
+        ("sft", *sft_options(place, pretrained, out["tuned"])),
+        ("rl", *rl_options(place, pretrained, tuned, out["trained"])),
+    ]
+    with held(corpus / "measured.jsonl", *(each / "lock" for each in out.values())) as other:
+        for command in commands:
+            assert run(*command) == 1
+            found = capsys.readouterr().err.strip().splitlines()
+            assert len(found) == 1 and "another process is at work in" in found[0] and str(tmp_path) in found[0]
+        other.kill()
+    assert run(*commands[2]) == 0  # what held it is dead
+
+
+def test_a_corpus_is_not_begun_without_a_compiler(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cpu, "available", lambda: "no C++ compiler found: install g++")
+    assert run("corpus", "--matrices", place.matrices, "--corpus", tmp_path / "new") == 1
+    assert "error: cpp kernels cannot be measured here: no C++ compiler found" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_rl_is_not_begun_without_a_compiler(place, pretrained, tuned, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cpu, "available", lambda: "no C++ compiler found: install g++")
+    assert run("rl", *rl_options(place, pretrained, tuned, tmp_path / "new")) == 1
+    assert "cpp kernels cannot be measured here" in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
 GIVEN = ("--corpus", "{corpus}", "--matrices", "{matrices}", "--pretrained", "{pretrained}")
 
 
@@ -336,7 +437,14 @@ def test_what_cannot_be_done_is_one_line(place, tuned, pretrained, tmp_path, mon
 
 
 def test_wrong_command_lines():
-    for command in ([], ["nothing"], ["sft", "--out", "x"], ["rl", "--corpus", "x"]):
+    numbers = [("pretrain", "--out", "x", "--texts", each) for each in ("0", "1", "-5", "many", "1e3", "9" * 30)]
+    numbers += [("pretrain", "--out", "x", "--seed", each) for each in ("-1", str(2**32))]
+    numbers += [("corpus", "--corpus", "x", "--per-family", each) for each in ("-1", "9" * 9)]
+    numbers += [(stage, *needed, "--seed", "-1") for stage, *needed in (
+        ("corpus", "--corpus", "x"), ("sft", "--corpus", "x", "--out", "x"),
+        ("rl", "--corpus", "x", "--tuned", "x", "--out", "x"),
+    )]  # fmt: skip
+    for command in ([], ["nothing"], ["sft", "--out", "x"], ["rl", "--corpus", "x"], *map(list, numbers)):
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert ended.value.code == 2

@@ -6,6 +6,7 @@ import pytest
 from support import LOOP, template, user_kernel
 
 from sparsegen import candidate
+from sparsegen.errors import SparsegenError
 from sparsegen.record import Records
 from sparsegen.train import corpus, verdicts
 from sparsegen.train.corpus import Task
@@ -69,6 +70,20 @@ def test_cuda_is_compiled_and_gets_no_further(lines, tmp_path):
     assert right.level == Level.COMPILED and right.speedup is None and not right.fault
     assert broken.level < Level.COMPILED and broken.fault
     assert judge.fresh == 0  # nothing was timed
+
+
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_without_a_compiler_no_kernel_is_recorded_as_a_failure(lines, tmp_path, monkeypatch, language):
+    from sparsegen import templates
+    from sparsegen.train import measure
+
+    judge = Verdicts(lines, None, tmp_path / "judged.jsonl")
+    kernel = next(candidate.instances(templates.get("csr_vector", language=language)))
+    for target in (measure.cpu, measure.nvrtc):
+        monkeypatch.setattr(target, "available", lambda: "no compiler found: install one")
+    with pytest.raises(SparsegenError, match=f"{language} kernels cannot be measured here: no compiler found"):
+        judge.judge(f"{TASK.key} {language}", [written(kernel)])
+    assert not judge.records.known and (tmp_path / "judged.jsonl").read_bytes() == b""
 
 
 def test_a_kernel_that_brings_the_worker_down_loses_its_own_evaluation_alone(lines, tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ from sparsegen.model.tokenizer import END, START
 
 WIDTH = 6  # headers followed at once
 CHOICES = 8  # tokens considered after each of them
+PATIENCE = 16  # tokens between two looks at the pace
+OUT_OF_TIME = "out of time"
 
 
 def beam(
@@ -40,7 +42,8 @@ def beam(
 
     Texts that could not be finished say why in `stopped`, as in `sample`; headers that no likely token could go on with
     come last, where there are fewer others than `count`. longest: tokens of a text, at most the recipe's. seconds: for
-    all of it, after which what is unfinished is given up. Raises SparsegenValueError.
+    all of it; where that is short the less likely headers are given up, so that the likeliest is written to its end,
+    and after it everything. What was given up was "out of time". Raises SparsegenValueError.
     """
     if len(structures) != len(grammars):
         raise SparsegenValueError(
@@ -50,14 +53,15 @@ def beam(
         raise SparsegenValueError(f"count = {count}, width = {width}; expected at least 1 of each")
     if not structures:
         return []
-    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
+    begun = time.monotonic()
     memory = decoder.remember(encoder.batch(structures))
     most = min(longest or decoder.recipe.longest, decoder.recipe.longest)
     pieces = [tokenizer.piece(id).decode("latin-1") for id in range(tokenizer.size)]
     found = []
     for row, grammar in enumerate(grammars):
         state = decoder.start(memory, np.array([row]))
-        drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, deadline)
+        clock = _Clock(begun + (seconds or 0) * (row + 1) / len(grammars), most) if seconds is not None else None
+        drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, clock)
         found.append([each.sample(tokenizer) for each in drafts])
     return found
 
@@ -97,11 +101,28 @@ class _Draft:
         return self.hopeless("no likely token may follow " + repr(self.state.text[-30:]))
 
 
+class _Clock:
+    """Whether a text of `most` tokens can still be finished by `deadline`, at one pace from now on."""
+
+    def __init__(self, deadline: float, most: int) -> None:
+        self.begun, self.deadline, self.most = time.monotonic(), deadline, most
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def late(self, tokens: int) -> bool:
+        """Whether fewer tokens have been written than an even pace asks for; looked at now and then."""
+        if tokens % PATIENCE:
+            return False
+        return time.monotonic() - self.begun > (self.deadline - self.begun) * tokens / self.most
+
+
 _Placed = tuple[int, _Draft]  # a draft, and the place among the samples of the decoder that it goes on from
 
 
 def _follow(
-    decoder, state, grammar: Grammar, pieces: list[str], count: int, width: int, most: int, deadline: float
+    decoder, state, grammar: Grammar, pieces: list[str], count: int, width: int, most: int, clock: _Clock | None
 ) -> list[_Draft]:
     """The drafts of one structure, best first."""
     live = [_Draft(grammar.start(), [], [])]
@@ -116,18 +137,29 @@ def _follow(
         going, over = _best(going, ended, count, most)
         dead += stuck
         ended += over
+        if clock and going:
+            going, late = _in_time(going, clock)
+            ended += late
         places, live = [place for place, _ in going], [each for _, each in going]
-        if live and time.monotonic() > deadline:
-            for each in live:
-                each.stopped = "out of time"
-            ended += live
-            break
         if live and places != list(range(len(tokens))):
             state = decoder.keep(state, np.array(places))
         tokens = [each.tokens[-1] for each in live]
     for group in (ended, dead):
         group.sort(key=lambda each: -each.score)
     return [*ended, *dead][:count]
+
+
+def _in_time(going: list[_Placed], clock: _Clock) -> tuple[list[_Placed], list[_Draft]]:
+    """What goes on, and what there is no time for: of bodies the least likely first."""
+    drafts = [each for _, each in going]
+    late: list[_Draft] = []
+    if clock.over:
+        late = drafts
+    elif len(drafts) > 1 and all(each.header for each in drafts) and clock.late(len(drafts[0].tokens)):
+        late = [min(drafts, key=lambda each: each.score)]
+    for each in late:
+        each.stopped = OUT_OF_TIME
+    return [pair for pair in going if not pair[1].stopped], late
 
 
 def _headers(

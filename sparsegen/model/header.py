@@ -28,7 +28,8 @@ SOME_SIZE = 1 << 10  # what stands for a size that only packing tells
 SCRATCH_KINDS = ("ACC", "INDEX", "OFFSET", "VALUE")
 _PARAMETER = re.compile(r"(?P<name>[A-Z](?:_?[A-Z0-9])*_?)(?: (?:=(?: (?P<value>(?:0|[1-9][0-9]{0,4})?))?)?)?")
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,4}")
-_SEPARATOR = re.compile(r"(?<=[0-9])[ ,]$")
+_ENDED = re.compile(r"(?<=[0-9]) $")
+_COMMA = re.compile(r"(?<=[0-9]),$")
 _ENTRY = re.compile(r'entry = "(?P<name>[A-Za-z][A-Za-z0-9_]{0,39})?(?P<end>")?')
 _VALUE = re.compile(r'(?P<key>items|grid|block|shared_bytes) = "(?P<value>[A-Za-z0-9_+\-*/%(), ]*)(?P<end>")?')
 _SCRATCH = re.compile(r'(?P<name>[a-z][a-z0-9_]{0,39})(?P<rest>.*)')
@@ -191,7 +192,8 @@ class Header:
                 return text == name or (name not in self.params and candidate.is_parameter(name)), False
             if name in self.params or not candidate.is_parameter(name) or int(value or 0) > MOST_PARAM:
                 return False, False
-            return True, value != "" and self._might_fit({**self.params, name: int(value)})
+            whole = value != "" and self._might_fit({**self.params, name: int(value)})
+            return whole or self._might_become(name, value, {}), whole
         if at in ("[scratch]", "scratch"):
             return self._scratch(text)
         if at == "format" and self.parts and formats.get(self.format).PARAMS:
@@ -266,26 +268,39 @@ class Header:
             return self.rules.holds(self.select, self.format, params)
         return self.rules.might_hold(self.select, self.format, params)
 
+    def _might_become(self, name: str, digits: str, own: dict[str, int]) -> bool:
+        """Whether a parameter that begins with these digits may fit: as it stands, or as one that templates have."""
+        if digits == "" or not self.format or name not in formats.get(self.format).PARAMS:
+            return True
+        known = {str(each[name]) for each in self.rules.choices(self.format)}
+        wanted = {digits, *(each for each in known if each.startswith(digits))}
+        return any(self._might_fit({**self.params, **own, name: int(each)}) for each in wanted)
+
     def _own(self, text: str) -> tuple[bool, bool]:
         """A part's `params = { NAME = 1, NAME = 2 }`."""
         head = "params = { "
         if not text.startswith(head):
             return head.startswith(text), False
         defaults, params = formats.get(self.format).PARAMS, {}
-        body, brace, more = text[len(head) :].partition(" }")
-        *whole, last = (body if brace else _SEPARATOR.sub("", body)).split(", ")
-        for pair in [*whole, *([last] if brace else [])]:
+        body, closing, more = text[len(head) :].partition(" }")
+        if not closing and _ENDED.search(body):
+            body, closing = body[:-1], " "
+        *whole, last = _COMMA.sub(", ", body).split(", ")
+        for pair in [*whole, *([last] if closing else [])]:
             name, _, value = pair.partition(" = ")
             if name not in defaults or name in params or not _INTEGER.fullmatch(value) or int(value) > MOST_PARAM:
                 return False, False
             params[name] = int(value)
-        if brace:
+        if closing:
             fits = not more and self.rules.holds(self.select, self.format, {**self.params, **params})
-            return fits, fits
+            return fits, fits and closing != " "
         names = [f"{name} = " for name in defaults if name not in params]
-        value = last.partition(" = ")[2]
-        begun = any(each.startswith(last) or (last.startswith(each) and _INTEGER.fullmatch(value)) for each in names)
-        return begun and int(value or 0) <= MOST_PARAM, False
+        if not names or (whole and not self._might_fit({**self.params, **params})):
+            return False, False
+        name, _, value = last.partition(" = ")
+        if f"{name} = " in names and last.startswith(f"{name} = ") and (value == "" or _INTEGER.fullmatch(value)):
+            return int(value or 0) <= MOST_PARAM and self._might_become(name, value, params), False
+        return any(each.startswith(last) for each in names), False
 
     def _scratch(self, text: str) -> tuple[bool, bool]:
         """A line of `[scratch]`: name = ["ACC", "count"]."""

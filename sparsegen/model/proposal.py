@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sparsegen.candidate import Candidate
 from sparsegen.model import encoder
-from sparsegen.model.beam import beam
+from sparsegen.model.beam import OUT_OF_TIME, beam
 from sparsegen.model.grammar import Grammar
 from sparsegen.problem import Problem
 
@@ -22,7 +22,8 @@ class Proposal:
     candidates: list[Candidate] = field(default_factory=list)
     samples: int = 0  # texts
     duplicates: int = 0
-    illegal: int = 0  # texts that are no kernel for the problem, or that were given up
+    illegal: int = 0  # texts that are no kernel for the problem
+    unfinished: int = 0  # texts that there was no time for
     encode_ms: float = 0.0
     sample_ms: float = 0.0
 
@@ -33,18 +34,21 @@ class Proposal:
 def propose(problem: Problem, checkpoint, count: int = COUNT, *, seconds: float | None = None) -> Proposal:
     """Distinct kernels for a problem that parse, hold its matrix and pass the screen, of `count` texts of a checkpoint.
 
-    The likeliest header comes first. seconds: after which what is unfinished is given up.
+    The likeliest header comes first. seconds: for all of it, after which what is unfinished is given up.
     """
     started = time.perf_counter()
     recipe, grammar = checkpoint.recipe, Grammar(problem)
     structure = encoder.encode(problem, recipe.embedding, recipe.tokens)
     encoded = time.perf_counter()
-    (texts,) = beam(checkpoint.decoder, checkpoint.tokenizer, [structure], [grammar], count, seconds=seconds)
+    left = None if seconds is None else seconds - (encoded - started)
+    (texts,) = beam(checkpoint.decoder, checkpoint.tokenizer, [structure], [grammar], count, seconds=left)
     proposal = Proposal(samples=len(texts), encode_ms=(encoded - started) * 1e3)
     seen: set[str] = set()
     for each in texts:
         found = grammar.reading(each.text) if each.finished else None
-        if not isinstance(found, Candidate):
+        if each.stopped == OUT_OF_TIME:
+            proposal.unfinished += 1
+        elif not isinstance(found, Candidate):
             proposal.illegal += 1
         elif found.key in seen:
             proposal.duplicates += 1

@@ -42,6 +42,7 @@ class Rl:
     gae: float  # lambda of the advantages
     temperature: float
     top_k: int
+    stage_updates: int  # updates of each stage in which not all techniques are permitted; 0: all are, always
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,13 @@ def _filled(kind: type, table: object, where: str) -> Any:
 
 
 def _value(kind: type, value: object, where: str) -> Any:
-    """`value` as a str, a nested table, or a number that is not negative; an int counts something, so at least 1."""
+    """`value` as a str, a nested table, or a number that is not negative; most ints count something: at least 1."""
     if is_dataclass(kind):
         return _filled(kind, value, where)
     if kind is str:
         sound, expected = isinstance(value, str) and value != "", "a name"
     elif kind is int:
-        least = 0 if where.endswith(".warmup") else 1
+        least = 0 if where.endswith((".warmup", ".stage_updates")) else 1
         sound, expected = type(value) is int and value >= least, f"an integer from {least} on"
     else:
         most = 1.0 if where.endswith((".dropout", ".gae")) else float("inf")

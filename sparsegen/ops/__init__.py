@@ -18,6 +18,7 @@ import pkgutil
 from types import ModuleType
 
 import numpy as np
+import scipy.sparse as sp
 
 from sparsegen.errors import SparsegenValueError
 
@@ -33,6 +34,11 @@ def get(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
+def with_data(A: sp.csr_array, data: np.ndarray) -> sp.csr_array:
+    """The pattern of A with other values; its index arrays are shared, which are copied by scipy's astype and abs."""
+    return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+
+
 def componentwise_bound(lengths, magnitude, exact, dtype, beta_magnitude=0.0):
     """What y may differ from the reference by, componentwise (Higham 2002, section 3.1).
 
@@ -41,7 +47,11 @@ def componentwise_bound(lengths, magnitude, exact, dtype, beta_magnitude=0.0):
     rounding, which matters in float64 only.
     """
     info = np.finfo(dtype)
-    steps = (lengths + 3) * float(info.eps)
+    each = np.arange(int(lengths.max(initial=0)) + 1) + 3.0  # by length: rows are many, lengths few
+    steps = each * float(info.eps)
     gamma = steps / (1 - np.minimum(steps, 0.5))
-    underflow = (lengths + 3) * float(info.smallest_subnormal)
-    return gamma * (magnitude + beta_magnitude) + float(info.eps) * np.abs(exact) + underflow
+    bound = np.abs(exact)
+    bound *= float(info.eps)
+    bound += gamma[lengths] * (magnitude + beta_magnitude)
+    bound += (each * float(info.smallest_subnormal))[lengths]
+    return bound

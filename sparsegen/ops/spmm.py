@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen.ops import componentwise_bound
+from sparsegen.ops import componentwise_bound, with_data
 from sparsegen.problem import Problem
 
 OPERANDS = {"B": "const VALUE*", "C": "VALUE*"}
@@ -27,12 +27,12 @@ def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> n
 
 def reference(A: sp.csr_array, B: np.ndarray) -> np.ndarray:
     """A @ B in float64, (m, k)."""
-    return A.astype(np.float64, copy=False) @ B.astype(np.float64)
+    return with_data(A, A.data.astype(np.float64, copy=False)) @ B.astype(np.float64, copy=False)
 
 
 def bound(A: sp.csr_array, B: np.ndarray, exact: np.ndarray, dtype, alpha=1.0, beta=0.0, y0=0.0) -> np.ndarray:
     """What a correct C = alpha A B + beta y0, accumulated in dtype, may differ from `exact` by, (m, k)."""
-    magnitude = abs(alpha) * reference(abs(A), np.abs(B))
+    magnitude = abs(alpha) * reference(with_data(A, np.abs(A.data)), np.abs(B))
     return componentwise_bound(np.diff(A.indptr)[:, None], magnitude, exact, dtype, abs(beta) * np.abs(y0))
 
 
@@ -41,5 +41,10 @@ def flops(problem: Problem) -> int:
 
 
 def operand_bytes(problem: Problem) -> int:
-    """Of B read once and C written once."""
+    """What B and C hold."""
     return (problem.pattern.n + problem.pattern.m) * problem.k * problem.dtype.itemsize
+
+
+def moved_bytes(problem: Problem) -> int:
+    """What any kernel reads of B, once, and writes of C."""
+    return (problem.pattern.columns + problem.pattern.m) * problem.k * problem.dtype.itemsize

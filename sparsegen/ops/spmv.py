@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen.ops import componentwise_bound
+from sparsegen.ops import componentwise_bound, with_data
 from sparsegen.problem import Problem
 
 OPERANDS = {"x": "const VALUE*", "y": "VALUE*"}
@@ -26,12 +26,12 @@ def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> n
 
 def reference(A: sp.csr_array, x: np.ndarray) -> np.ndarray:
     """A @ x in float64, (m,)."""
-    return A.astype(np.float64, copy=False) @ x.astype(np.float64)
+    return with_data(A, A.data.astype(np.float64, copy=False)) @ x.astype(np.float64, copy=False)
 
 
 def bound(A: sp.csr_array, x: np.ndarray, exact: np.ndarray, dtype, alpha=1.0, beta=0.0, y0=0.0) -> np.ndarray:
     """What a correct y = alpha A x + beta y0, accumulated in dtype, may differ from `exact` by, (m,)."""
-    magnitude = abs(alpha) * reference(abs(A), np.abs(x))
+    magnitude = abs(alpha) * reference(with_data(A, np.abs(A.data)), np.abs(x))
     return componentwise_bound(np.diff(A.indptr), magnitude, exact, dtype, abs(beta) * np.abs(y0))
 
 
@@ -40,5 +40,10 @@ def flops(problem: Problem) -> int:
 
 
 def operand_bytes(problem: Problem) -> int:
-    """Of x read once and y written once."""
+    """What x and y hold."""
     return (problem.pattern.n + problem.pattern.m) * problem.dtype.itemsize
+
+
+def moved_bytes(problem: Problem) -> int:
+    """What any kernel reads of x, once, and writes of y."""
+    return (problem.pattern.columns + problem.pattern.m) * problem.dtype.itemsize

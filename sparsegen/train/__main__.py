@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from sparsegen import files
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import recipe
 
@@ -34,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one stage. 0: done; 1: not done, or not to the end, and why; 2: a wrong command line."""
     options = _parser().parse_args(arguments)
     try:
-        finished = options.run(options)
+        with files.told(signal.default_int_handler):
+            finished = options.run(options)
     except (SparsegenError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -48,13 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _corpus(options) -> bool:
     from sparsegen.record import Records, environment
     from sparsegen.train import corpus
+    from sparsegen.train.measure import ready
 
+    ready("cpp")
+    held_out = options.held_out or options.again
+    chosen = corpus.tasks(options.matrices, options.per_family, held_out, 20260)
     name = "held_out_again" if options.again else "held_out" if options.held_out else "measured"
     records = Records(options.corpus / f"{name}.jsonl")
     if "environment" not in records.known:
         records.append({"key": "environment", **environment(options.seed)})
-    held_out = options.held_out or options.again
-    chosen = corpus.tasks(options.matrices, options.per_family, held_out, 20260)
     corpus.collect(chosen, options.matrices, records, options.seed + 7 * options.again)
     return True
 
@@ -82,20 +88,23 @@ def _sft(options) -> bool:
 
 def _rl(options) -> bool:
     from sparsegen.model.tokenizer import Tokenizer
-    from sparsegen.record import Records
+    from sparsegen.record import known
     from sparsegen.train import rl, sft
+    from sparsegen.train.measure import ready
     from sparsegen.train.verdicts import Verdicts
 
     sizes = recipe.load(options.recipe)
     tokenizer, folder = _tokenizer(options), options.matrices and str(options.matrices)
     tuned = sft.SftConfig(sizes, str(options.corpus), folder, None, str(tokenizer), "")
-    lines = list(Records(options.corpus / "measured.jsonl").known.values())
-    verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
     config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)
-    rl.train(
-        config, rl.prompts(sft.problems(tuned)), verdicts.judge, sizes, Tokenizer.load(tokenizer),
-        sft.weights(sizes, options.tuned),
-    )  # fmt: skip
+    found, learned = sft.problems(tuned), Tokenizer.load(tokenizer)
+    asked = rl.prompts(found)
+    for language in {each.language for each in asked}:
+        ready(language)
+    lines = known(options.corpus / "measured.jsonl").values()
+    verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
+    watch = sft.watch([each for each in found if each.validation], sizes, learned)
+    rl.train(config, asked, verdicts.judge, sizes, learned, sft.weights(sizes, options.tuned), watch=watch)
     return True
 
 
@@ -125,6 +134,19 @@ def _publish(options) -> bool:
     return True
 
 
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """An option's text as a number from `least` to `most`."""
+
+    def number(text: str) -> int:
+        found = int(text)
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(f"{text}; expected a whole number from {least} to {most}")
+        return found
+
+    number.__name__ = "whole number"  # as argparse says what is none
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sparsegen.train", description=__doc__.splitlines()[0])
     stages = parser.add_subparsers(required=True, metavar="STAGE")
@@ -135,17 +157,19 @@ def _parser() -> argparse.ArgumentParser:
         for option, required in needed.items():
             made.add_argument(f"--{option}", type=Path, required=required, metavar="PATH", help=PATHS[option])
         if name != "publish":
-            made.add_argument("--seed", type=int, default=20260)
+            made.add_argument("--seed", type=_whole(0, 2**32 - 1), default=20260)
         if name != "corpus":
             made.add_argument("--recipe", default="small", help="a name in models/, or a file")
         return made
 
     corpus = stage("corpus", _corpus, "measure kernels to learn from, or to evaluate on", matrices=False, corpus=True)
-    corpus.add_argument("--per-family", type=int, default=12, help="synthetic matrices of each family")
+    corpus.add_argument("--per-family", type=_whole(0, 10_000), default=12, help="synthetic matrices of each family")
     corpus.add_argument("--held-out", action="store_true", help="the families kept for evaluation instead")
     corpus.add_argument("--again", action="store_true", help="those a second time, to score what the first chose")
     pretrain = stage("pretrain", _pretrain, "stage 1: the language of kernels", out=True)
-    pretrain.add_argument("--texts", type=int, help="kernels to write, and as many template instances to rewrite")
+    pretrain.add_argument(
+        "--texts", type=_whole(2, 10_000_000), help="kernels to write, and as many template instances to rewrite"
+    )
     pretrain.add_argument("--folder", action="append", default=[], help="of CUDA and C++ to learn from as well")
     sft = stage(
         "sft", _sft, "stage 2: from a matrix to a kernel", matrices=False, corpus=True, pretrained=False,

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from tqdm import tqdm
 
-from sparsegen import candidate, engine, matrices, paths, templates
+from sparsegen import candidate, engine, files, matrices, paths, templates
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.fence import Died
@@ -34,6 +34,7 @@ logger = logging.getLogger("sparsegen")
 
 LEAST, MOST = 1_000, 3_000_000  # entries of the real matrices that take part
 MOST_SPMM = 1_000_000
+MOST_NUMBERS = 1 << 27  # of B or C: a gigabyte in float64
 CORE = (("spmv", 1, "float64"), ("spmv", 1, "float32"), ("spmm", 32, "float64"))
 EXTRA_K = (2, 4, 8, 16, 64, 128)
 SYNTHETIC = "synthetic"
@@ -66,23 +67,41 @@ def held_out_families() -> frozenset[str]:
 
 
 def real(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """(file name, family, entries) of the matrices of a folder that take part, by size."""
-    known = {}
-    manifest = folder / "manifest.tsv"
-    if manifest.is_file():
-        rows = csv.DictReader(manifest.read_text("utf-8").splitlines(), delimiter="\t")
-        known = {row["file"]: row for row in rows}
+    """(file name, family, entries) of the matrices of a folder that take part, by size; without those that cannot be
+    read. Raises SparsegenValueError for a manifest.tsv that does not say what it has to, OSError."""
+    known = _manifest(folder / "manifest.tsv")
     found = []
     for file in sorted(folder.iterdir()):
-        row = known.get(file.name)
-        if row is not None:
-            if row["field"] != "complex":
-                found.append((file.name, row["family"], int(row["nnz_full"])))
+        if file.name in known:
+            family, field, nnz = known[file.name]
         elif ".mtx" in file.name:
-            info = matrices.info(file)
-            if info.field != "complex":
-                found.append((file.name, file.name.split(".")[0], info.nnz))
+            try:
+                info = matrices.info(file)
+            except (SparsegenError, MemoryError) as error:
+                logger.warning("left out: %s", error)
+                continue
+            family, field, nnz = file.name.split(".")[0], info.field, info.nnz
+        else:
+            continue
+        if field != "complex":
+            found.append((file.name, family, nnz))
     return iter(sorted((each for each in found if LEAST <= each[2] <= MOST), key=lambda each: (each[2], each[0])))
+
+
+def _manifest(path: Path) -> dict[str, tuple[str, str, int]]:
+    """Family, field and entries of each file; nothing where there is no manifest."""
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[str, str, int]] = {}
+    rows = csv.DictReader([], delimiter="\t")
+    try:
+        rows = csv.DictReader(path.read_text("utf-8").splitlines(), delimiter="\t")
+        for row in rows:
+            found[row["file"]] = (str(row["family"]), str(row["field"]), int(row["nnz_full"]))
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        expected = "the columns file, family, field and nnz_full, a number, separated by tabs"
+        raise SparsegenValueError(f"{path}, line {rows.line_num}: {error!r}; expected {expected}") from None
+    return found
 
 
 def tasks(folder: Path | None, per_family: int, held_out: bool, seed: int) -> list[Task]:
@@ -161,15 +180,18 @@ def task_of(line: dict) -> Task:
 
 def write_paper(pairs: Iterable[tuple[sp.csr_array, Candidate]], path: Path) -> None:
     """Pairs in the JSON lines of SparseRL's public code: rows, cols, shape, format, code."""
-    with open(path.with_name(path.name + ".part"), "w") as file:
-        for A, kernel in pairs:
-            coordinates = A.tocoo()
-            line = {
-                "rows": coordinates.row.tolist(), "cols": coordinates.col.tolist(), "shape": list(A.shape),
-                "format": kernel.format.upper(), "code": candidate.text(kernel),
-            }  # fmt: skip
-            file.write(json.dumps(line) + "\n")
-    path.with_name(path.name + ".part").replace(path)
+
+    def write(part: Path) -> None:
+        with open(part, "w") as file:
+            for A, kernel in pairs:
+                coordinates = A.tocoo()
+                line = {
+                    "rows": coordinates.row.tolist(), "cols": coordinates.col.tolist(), "shape": list(A.shape),
+                    "format": kernel.format.upper(), "code": candidate.text(kernel),
+                }  # fmt: skip
+                file.write(json.dumps(line) + "\n")
+
+    files.whole(path, write)
 
 
 def read_paper(path: Path) -> Iterator[tuple[sp.csr_array, str, str]]:
@@ -193,6 +215,8 @@ def collect(chosen: Sequence[Task], folder: Path | None, records: Records, seed:
             continue
         try:
             A = matrix(task, folder)
+            if (most := max(A.shape) * task.k) > MOST_NUMBERS:
+                raise SparsegenValueError(f"an operand of {most} numbers; expected at most {MOST_NUMBERS}")
             posed = problem(task, A)
             found = measure(posed, A, templates.propose(posed), seed=seed, trusted=True)
         except (SparsegenError, Died, MemoryError) as error:

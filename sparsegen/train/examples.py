@@ -6,25 +6,29 @@ templates propose, in the order of their guess, and are known to be feasible and
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import os
-import pickle
+import json
+import logging
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from sparsegen import candidate, templates
+from sparsegen import candidate, files, templates
 from sparsegen.candidate import Candidate
-from sparsegen.model import encoder, tokenizer
+from sparsegen.model import encoder, entries, statistics, tokenizer, windows
 from sparsegen.model.tokenizer import START
 from sparsegen.problem import Pattern, Problem
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
+
+logger = logging.getLogger("sparsegen")
 
 CUDA_KERNELS = 8  # of each problem: the best by guess
 VALIDATION = 12  # one family of so many is left out to watch the training by
@@ -101,11 +105,10 @@ def build(
     variants: int,
     seed: int,
 ) -> list[Example]:
-    """Examples of the lines of a corpus, C++ and CUDA. `kept` is a file that holds those made before."""
-    made: dict[str, Example] = {}
-    if kept.exists():
-        with open(kept, "rb") as file:
-            made = pickle.load(file)
+    """Examples of the lines of a corpus, C++ and CUDA. `kept` is a file that holds those made before: what is no such
+    file, damaged or made in another way is made again."""
+    digest = _digest(embedding, tokens, variants, seed)
+    made = read(kept, digest)
     lines = [line for line in lines if "kernels" in line]
     fresh = sorted((line for line in lines if f"{line['key']} cpp" not in made), key=lambda line: line["matrix"])
     for name, group in tqdm(
@@ -132,17 +135,77 @@ def build(
                 else:
                     made.setdefault(f"{task.key} {language}", Example(task, language, (), ()))
     if fresh:
-        part = kept.with_name(kept.name + ".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            pickle.dump(made, file, protocol=pickle.HIGHEST_PROTOCOL)
-        os.replace(part, kept)
+        files.whole(kept, lambda part: write(part, made, digest))
     wanted = {line["key"]: line for line in lines}
     found = [each for each in made.values() if each.task.key in wanted and each.structures]
     timed = [  # again: the speeds may have been measured again since
         replace(each, kernels=kernels_of(wanted[each.task.key])) if each.language == "cpp" else each for each in found
     ]
     return [each for each in timed if each.kernels]
+
+
+PARTS = ("conditions", "statistics", "coordinates")  # of a structure
+
+
+def _digest(*how: object) -> str:
+    """Of all that examples depend on but the matrices and the speeds. The encoder's text is its version."""
+    digest = hashlib.blake2b(json.dumps([how, encoder.CONDITIONS]).encode(), digest_size=16)
+    for module in (encoder, statistics, windows, entries):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    for language in START:
+        digest.update("".join(sorted(each.key for each in instances(language).values())).encode())
+    return digest.hexdigest()
+
+
+def write(path: Path, made: dict[str, Example], digest: str) -> None:
+    """Examples in numpy's archive format: each part of their structures end to end, once where it is shared."""
+    arrays: dict[str, Any] = {}
+    places: dict[str, dict[int, int]] = {}
+    for part in PARTS:
+        every = [getattr(structure, part) for each in made.values() for structure in each.structures]
+        once = {id(array): array for array in every}
+        places[part] = {name: place for place, name in enumerate(once)}
+        arrays[f"{part}_lengths"] = np.array([len(array) for array in once.values()], np.int64)
+        arrays[part] = np.concatenate([*once.values()]) if once else np.zeros(0)
+    entries = [
+        {
+            "task": astuple(each.task), "language": each.language,
+            "kernels": [[kernel.key, kernel.speedup] for kernel in each.kernels],
+            "structures": [[places[part][id(getattr(one, part))] for part in PARTS] for one in each.structures],
+        }
+        for each in made.values()
+    ]  # fmt: skip
+    about = json.dumps({"digest": digest, "examples": entries}).encode()
+    with open(path, "wb") as file:
+        np.savez(file, about=np.frombuffer(about, np.uint8), **arrays)
+
+
+def read(path: Path, digest: str) -> dict[str, Example]:
+    """What `write` left, by the task's key and the language; nothing where it is not there, of another digest, or
+    damaged. Nothing is unpickled."""
+    if not path.exists():
+        return {}
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            about = json.loads(file["about"].tobytes())
+            if about["digest"] != digest:
+                return {}
+            pools = [np.split(file[part], np.cumsum(file[f"{part}_lengths"])[:-1]) for part in PARTS]
+        return {f"{each.task.key} {each.language}": each for each in _examples(about["examples"], pools)}
+    except Exception as error:  # whatever bytes that are damaged, or made up, lead to
+        logger.warning("%s is damaged, its problems are encoded again: %r", path, error)
+        return {}
+
+
+def _examples(entries: Iterable[dict], pools: list[list[np.ndarray]]) -> Iterable[Example]:
+    known = {each.key: (language, *at) for language in START for at, each in instances(language).items()}
+    for entry in entries:
+        structures = tuple(
+            encoder.Structure(*(pool[place] for pool, place in zip(pools, places, strict=True)))
+            for places in entry["structures"]
+        )
+        kernels = tuple(replace(_kernel(*known[key]), speedup=speedup) for key, speedup in entry["kernels"])
+        yield Example(Task(*entry["task"]), entry["language"], structures, kernels)
 
 
 def any_correct(example: Example, kernels: list[Kernel], rng: np.random.Generator) -> Kernel:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from sparsegen import files
 from sparsegen.model import encoder
 from sparsegen.model.generator import Generator, tensors
 from sparsegen.model.recipe import Fit, Recipe
@@ -50,12 +51,12 @@ def bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
-def rate(step: int, settings: Fit) -> float:
-    """Linear to settings.learning_rate over the warm-up, then half a cosine down to a tenth of it."""
-    if step < settings.warmup:
-        return settings.learning_rate * (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
-    return settings.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+def rate(step: int, steps: int, warmup: int, highest: float) -> float:
+    """Of learning: linear to the highest over the warm-up, then half a cosine down to a tenth of it."""
+    if step < warmup:
+        return highest * (step + 1) / warmup
+    done = (step - warmup) / max(steps - warmup, 1)
+    return highest * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
 def fit(
@@ -83,31 +84,32 @@ def fit(
     steps, half = settings.steps, bfloat16(device)
     losses: list[float] = []
     progress = tqdm(total=steps, initial=run.step, file=sys.stderr, disable=not sys.stderr.isatty())
-    for step in range(run.step, steps):
-        torch.manual_seed(seed * 1_000_003 + step)
-        structures, texts = draw(np.random.default_rng([seed, step]))
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step, settings)
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            loss = cross_entropy(generator, structures, texts)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(generator.parameters(), settings.clip_norm)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        done = step + 1
-        progress.update()
-        if done % LOG_EVERY == 0 or done == steps:
-            progress.set_postfix(loss=f"{np.mean(losses):.3f}")
-            run.log(step=done, loss=float(np.mean(losses)), rate=optimizer.param_groups[0]["lr"])
-            losses = []
-        if watch is not None and watch_every and (done % watch_every == 0 or done == steps):
-            generator.eval()
-            run.log(step=done, **watch(generator, done))
-            generator.train()
-        if run.due() or done == steps:
-            run.save(done, generator=generator.state_dict(), optimizer=optimizer.state_dict())
-        if run.stopping:
-            return False
+    with files.told(run.stop):
+        for step in range(run.step, steps):
+            torch.manual_seed(seed * 1_000_003 + step)
+            structures, texts = draw(np.random.default_rng([seed, step]))
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step, steps, settings.warmup, settings.learning_rate)
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                loss = cross_entropy(generator, structures, texts)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(generator.parameters(), settings.clip_norm)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            done = step + 1
+            progress.update()
+            if done % LOG_EVERY == 0 or done == steps:
+                progress.set_postfix(loss=f"{np.mean(losses):.3f}")
+                run.log(step=done, loss=float(np.mean(losses)), rate=optimizer.param_groups[0]["lr"])
+                losses = []
+            if watch is not None and watch_every and (done % watch_every == 0 or done == steps):
+                generator.eval()
+                run.log(step=done, **watch(generator, done))
+                generator.train()
+            if run.due() or done == steps:
+                run.save(done, generator=generator.state_dict(), optimizer=optimizer.state_dict())
+            if run.stopping:
+                break
     generator.eval()
-    return True
+    return run.step == steps

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sparsegen import metrics
+from sparsegen import files, metrics
 from sparsegen.model.sample import Sample
 from sparsegen.train.rewards import Outcome
 
@@ -22,15 +21,9 @@ def append(file: Path, lines: Iterable[dict]) -> None:
 
 def cut(file: Path, number: int) -> None:
     """Drop the lines of iterations that will be done again, and one that a kill cut short."""
-    if not file.exists():
-        return
-    kept = []
-    for line in file.read_text().splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["iteration"] < number:
-            kept.append(line)
-    part = file.with_name(file.name + f".{os.getpid()}")
-    part.write_text("".join(kept))
-    part.replace(file)
+    if file.exists():
+        kept = [json.dumps(each) + "\n" for each in files.lines(file, "iteration") if each["iteration"] < number]
+        files.whole(file, lambda part: part.write_text("".join(kept)))
 
 
 def sample(number: int, problem: str, written: Sample, outcome: Outcome, reward: float) -> dict:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import baselines, checks, evaluate, fence
+from sparsegen import baselines, checks, evaluate, fence, nvrtc
 from sparsegen.candidate import Candidate, text
+from sparsegen.errors import SparsegenError
 from sparsegen.evaluate import Compiled
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
@@ -63,6 +64,12 @@ class Rounds:
     spread: float
     rounds: int
     seconds: float
+
+
+def ready(language: str) -> None:
+    """Raises SparsegenError where kernels of a language cannot be compiled here: all would be recorded as failures."""
+    if reason := cpu.available() if language == "cpp" else nvrtc.available():
+        raise SparsegenError(f"{language} kernels cannot be measured here: {reason}")
 
 
 def identity(compiled: Compiled) -> str:

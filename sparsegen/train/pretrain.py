@@ -7,12 +7,13 @@ from whatever folders of CUDA and C++ the user names. The tokenizer is learned o
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from sparsegen import files
+from sparsegen.errors import SparsegenValueError
 from sparsegen.model import encoder, tokenizer
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
@@ -37,10 +38,17 @@ class PretrainConfig:
 
 
 def texts(config: PretrainConfig) -> list[dict]:
-    """The corpus as {language, words, text, template}, made once and kept in the run's folder."""
+    """The corpus as {language, words, text, template}, made once and kept in the run's folder.
+
+    Raises SparsegenValueError where what is kept is damaged.
+    """
     path = Path(config.out) / "text.jsonl"
     if path.exists():
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        kept = files.lines(path, "language", "words", "text", "template")
+        least = config.written + config.rewritten // 2 * 2
+        if len(kept) < least or not all(each["language"] in START for each in kept):
+            raise SparsegenValueError(f"{path} is damaged; expected at least {least} kernels in {' and '.join(START)}")
+        return kept
     rng = np.random.default_rng([config.seed, 1])
     found = []
     for number in range(config.written):
@@ -58,10 +66,7 @@ def texts(config: PretrainConfig) -> list[dict]:
         for text in folders.texts(folder):
             language = "cuda" if "__global__" in text else "cpp"
             found.append({"language": language, "words": ["kind:other"], "text": text, "template": False})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(json.dumps(each) + "\n" for each in found))
-    os.replace(part, path)
+    files.whole(path, lambda part: part.write_text("".join(json.dumps(each) + "\n" for each in found)))
     return found
 
 
@@ -69,15 +74,24 @@ def learned_tokenizer(config: PretrainConfig, corpus: list[dict]) -> Tokenizer:
     path = Path(config.out) / "tokenizer.json"
     if not path.exists():
         instances = [tokenizer.written(each) for name in START for each in examples.instances(name).values()]
-        part = path.with_name(path.name + ".part")
-        Tokenizer.learn([*instances, *(each["text"] for each in corpus)], config.recipe.vocabulary).save(part)
-        os.replace(part, path)
+        learned = Tokenizer.learn([*instances, *(each["text"] for each in corpus)], config.recipe.vocabulary)
+        files.whole(path, learned.save)
     return Tokenizer.load(path)
 
 
 def train(config: PretrainConfig) -> tuple[Generator, Tokenizer] | None:
-    """Train to the end; None when told to stop before."""
-    settings = config.recipe.pretrain
+    """Train to the end; None when told to stop before.
+
+    Raises SparsegenValueError for less than two texts of a kind, in a folder of another run or of one that is at work,
+    and where a file in it is damaged.
+    """
+    if min(config.written, config.rewritten) < 2:
+        least = min(config.written, config.rewritten)
+        raise SparsegenValueError(f"{least} texts of a kind to learn from; expected at least 2, one in each language")
+    folder, settings = Path(config.out), config.recipe.pretrain
+    if (folder / "text.jsonl").exists() and not (folder / "checkpoint.pt").exists():
+        fix = "expected a checkpoint.pt that says which, or another folder"
+        raise SparsegenValueError(f"{folder} holds a text.jsonl that was made with settings nobody knows; {fix}")
     run = Run(config.out, {**asdict(config), "stage": "pretrain"})
     corpus = texts(config)
     learned = learned_tokenizer(config, corpus)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparsegen.errors import SparsegenValueError
 from sparsegen.verdict import Level
 
 ILLEGAL, COMPILE, CRASH, CORRUPT, WRONG, SLOW, FAST = range(7)  # rungs, lowest first
@@ -34,6 +35,7 @@ class Outcome:
     best: the best speedup known for this problem, None if none is.
     permitted: no technique outside the permitted set. shared_bytes_over: more shared memory than the limit.
     fresh: measured for this call, not remembered.
+    Raises SparsegenValueError for a number that is not finite: a reward of NaN would spoil every weight.
     """
 
     level: Level
@@ -47,6 +49,11 @@ class Outcome:
     permitted: bool = True
     shared_bytes_over: bool = False
     fresh: bool = True
+
+    def __post_init__(self):
+        for name in ("speedup", "time_us", "baseline_us", "flops", "null_spread", "best"):
+            if (number := getattr(self, name)) is not None and not math.isfinite(number):
+                raise SparsegenValueError(f"{name} is {number}; expected a finite number, or None where none is known")
 
     @property
     def rung(self) -> int:
@@ -64,10 +71,10 @@ def sparserl(outcome: Outcome, r_eff: float = 1.0, r_penalty: float = 0.3) -> fl
     R_compile and R_test are +0.5 or -0.5. The paper has r_eff = 1.0 and r_penalty = 0.3; its public code 0.2 and 0.2,
     with a limit of 48 KiB. Unbounded above; a correct kernel that is very slow is worth what a wrong one is.
     """
-    if outcome.rung <= COMPILE:
-        return -0.5
     reward = 0.5
-    if outcome.level >= Level.CORRECT:
+    if outcome.rung <= COMPILE:
+        reward = -0.5
+    elif outcome.level >= Level.CORRECT:
         reward += 0.5
         if outcome.speedup is not None:
             reward += r_eff * (outcome.speedup - 1)
@@ -107,9 +114,10 @@ def ladder(outcome: Outcome) -> float:
     """In [-1, 1]: illegal < compile failure < crash or time-out < out of bounds or race < wrong < slow < fast.
 
     Slower than the best baseline: 0 to EVEN, by the logarithm of the speedup. Faster by more than the null pair's
-    spread: above EVEN, linear in the logarithm of the speedup beyond the spread, so that the best known kernel of the
-    problem has BEST whatever there is to gain on its matrix; 1 is reached at 1.5 times its logarithm. Inside the
-    spread, and where nothing was timed, there is no credit: EVEN, and 0.
+    spread: above EVEN, linear in the logarithm of the speedup beyond the spread, so that what is as fast as the best
+    known kernel of the problem has BEST whatever there is to gain on its matrix; 1 is reached at 1.5 times that
+    logarithm. A best known kernel that gains less than LEAST_GAIN counts as one that gains that, and has less than BEST
+    itself. Inside the spread, and where nothing was timed, there is no credit: EVEN, and 0.
     """
     if outcome.rung < SLOW:
         return FAILED[outcome.rung]

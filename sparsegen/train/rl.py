@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sparsegen import candidate
+from sparsegen import candidate, files
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import encoder, generator
 from sparsegen.model.decoder import Decoder
@@ -40,9 +40,10 @@ from sparsegen.model.sample import Sample, sample
 from sparsegen.model.tokenizer import Tokenizer
 from sparsegen.train import log, policy, techniques
 from sparsegen.train.examples import Example
+from sparsegen.train.fit import rate
 from sparsegen.train.rewards import REWARDS, Outcome
-from sparsegen.train.run import kept
-from sparsegen.train.texts import Texts, logprobs, texts_of, values
+from sparsegen.train.run import LOCK, kept, load
+from sparsegen.train.texts import Texts, logits, texts_of, values
 from sparsegen.verdict import Level
 
 Judge = Callable[[str, Sequence[str]], list[Outcome]]  # (id of a problem, distinct texts) -> what is known of each
@@ -66,7 +67,7 @@ class RLConfig:
     epochs: int = 2  # passes over the samples of an iteration
     minibatch: int = 32  # samples of one gradient step
     learning_rate: float = 5e-5  # the highest
-    warmup: int = 10  # iterations in which it rises
+    warmup: int = 10  # iterations in which it rises; then it falls to a tenth
     weight_decay: float = 0.0  # AdamW's
     clip_norm: float = 1.0  # of the gradient
     clip_ratio: float = 0.2  # PPO's, of new to old probability
@@ -75,9 +76,9 @@ class RLConfig:
     gae: float = 0.95  # lambda
     temperature: float = 1.0  # of sampling
     top_k: int = 50  # of sampling
-    staged: bool = True  # the permitted techniques widen; else all are permitted from the start
-    stage_updates: int = 25  # iterations of each stage before the last
+    stage_updates: int = 0  # iterations of each stage in which not all techniques are permitted; 0: all are, always
     keep: float = 0.9  # chance of each technique of a stage to be permitted to a problem
+    watch_every: int = 20  # iterations
     save_every: int = 1  # iterations between checkpoints; an interruption writes one as well
     seed: int = 20260
 
@@ -121,13 +122,15 @@ def train(
     tokenizer: Tokenizer,
     weights: Mapping[str, np.ndarray],
     grammar: Callable[[str], Grammar] | None = None,
+    watch: Callable[[Generator, int], dict] | None = None,
 ) -> dict[str, np.ndarray]:
     """Train from `weights`, those of SFT, and return the trained ones; they are in config.folder's state.pt as well.
 
     judge gets the id of a problem and distinct texts that parse and use what was permitted. grammar, if given, makes
-    the sampler's grammar of a problem's id. config.folder gets iterations.jsonl, a line per iteration, and
-    rewards.jsonl, a line per sample. Raises SparsegenValueError for a config that cannot be run, and in a folder where
-    another run was started.
+    the sampler's grammar of a problem's id. watch, if given, is asked every config.watch_every iterations what to log
+    of the policy. config.folder gets iterations.jsonl, a line per iteration, and rewards.jsonl, a line per sample.
+    Raises SparsegenValueError for a config that cannot be run, in a folder where another run was started or another
+    process is at work, and where a file in it is damaged.
     """
     _check(config, prompts)
     run = _Run(config, prompts, judge, recipe, tokenizer, weights, grammar)
@@ -138,10 +141,13 @@ def train(
             start = run.state()
             try:
                 line, samples = run.update()
+                done = run.iteration + 1
+                if watch is not None and (done % config.watch_every == 0 or done == config.updates):
+                    line |= watch(run.actor, done)
             except BaseException:  # an interruption first of all: what was done of this iteration is done again
                 run.write(start)
                 raise
-            run.iteration += 1
+            run.iteration = done
             run.record(line, samples)
             if run.iteration % config.save_every == 0 or run.iteration == config.updates:
                 run.write(run.state())
@@ -194,16 +200,14 @@ class _Run:
 
     def write(self, state: dict) -> None:
         """state.pt, whole or not at all."""
-        part = self.folder / f"state.pt.{os.getpid()}"
-        torch.save(state, part)
-        part.replace(self.folder / "state.pt")
+        files.whole(self.folder / "state.pt", lambda part: torch.save(state, part))
 
     def resume(self) -> None:
         """Take over what config.folder holds, and cut the logs to it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.alone(self.folder / LOCK)
         file = self.folder / "state.pt"
         if file.exists():
-            state = torch.load(file, weights_only=True)
+            state = load(file, "identity", "iteration", "actor", "critic", "optimizer")
             if state["identity"] != self.identity:
                 fix = "expected the same config, prompts and weights, or another folder"
                 raise SparsegenValueError(f"{self.folder} holds another run; {fix}")
@@ -227,7 +231,7 @@ class _Run:
         rng = np.random.default_rng([config.seed, self.iteration])
         count = min(config.problems, len(self.prompts))
         chosen = [self.prompts[i] for i in rng.choice(len(self.prompts), count, replace=False)]
-        stage = self.iteration // config.stage_updates if config.staged else len(techniques.STAGES)
+        stage = self.iteration // config.stage_updates if config.stage_updates else len(techniques.STAGES)
         allowed = [techniques.draw(stage, rng, config.keep) for _ in chosen]
         languages = [each.language for each in chosen]
         structures = [encoder.permit(each.structure, those) for each, those in zip(chosen, allowed, strict=True)]
@@ -256,11 +260,10 @@ class _Run:
         config, lengths = self.config, written.mask.sum(1)
         pieces = lengths.argsort(stable=True).split(TOGETHER)
         with torch.no_grad():
-            old, spread = self.over(pieces, written, lambda part: logprobs(self.actor, batch, part, entropy=True))
-            reference, _ = self.over(pieces, written, lambda part: logprobs(self.reference, batch, part))
+            old, spread = self.over(pieces, written, lambda part: _told(logits(self.actor, batch, part), part))
             advantages, returns = self.advantages(batch, written, torch.tensor(rewards, dtype=torch.float32), pieces)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * min((self.iteration + 1) / (config.warmup + 1), 1.0)
+            group["lr"] = rate(self.iteration, config.updates, config.warmup, config.learning_rate)
         totals: Counter[str] = Counter()
         for _ in range(config.epochs):
             for chosen in torch.from_numpy(rng.permutation(len(lengths))).split(config.minibatch):
@@ -268,12 +271,13 @@ class _Run:
                 count = lengths[chosen].sum().clamp_min(1)
                 for some in chosen[lengths[chosen].argsort(stable=True)].split(TOGETHER):
                     part, share = written.of(some), lengths[some].sum() / count
-                    new, _ = logprobs(self.actor, batch, part)
-                    before, first, gain, goal = (
-                        each[some, : new.shape[1]] for each in (old, reference, advantages, returns)
-                    )
+                    now = logits(self.actor, batch, part)
+                    with torch.no_grad():
+                        first = logits(self.reference, batch, part)
+                    new = policy.token_logprobs(now, part.targets)
+                    before, gain, goal = (each[some, : new.shape[1]] for each in (old, advantages, returns))
                     loss = policy.clipped(new, before, gain, part.mask, config.clip_ratio)
-                    kl = policy.divergence(new, first, part.mask)
+                    kl = policy.divergence(now, first, part.mask)
                     value = torch.zeros(())
                     if self.critic:
                         value = policy.value_loss(values(self.critic, batch, part), goal, part.mask)
@@ -329,6 +333,11 @@ def _network(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> Generator:
     return network.eval()
 
 
+def _told(found: torch.Tensor, part: Texts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the targets (B, L), and the entropy before each, from logits."""
+    return policy.token_logprobs(found, part.targets), policy.entropy(found)
+
+
 def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
     if config.method not in METHODS:
         raise SparsegenValueError(f"method is {config.method!r}; expected one of {', '.join(METHODS)}")
@@ -336,15 +345,15 @@ def _check(config: RLConfig, prompts: Sequence[Prompt]) -> None:
         raise SparsegenValueError(f"reward is {config.reward!r}; expected one of {', '.join(REWARDS)}")
     if not prompts:
         raise SparsegenValueError("no prompts; expected at least one problem to write kernels for")
-    least = {"updates": 1, "problems": 1, "group": 2, "epochs": 1, "minibatch": 1, "stage_updates": 1, "save_every": 1}
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {value}")
+    for name in ("updates", "problems", "group", "epochs", "minibatch", "watch_every", "save_every"):
+        least = 2 if name == "group" else 1
+        if getattr(config, name) < least:
+            raise SparsegenValueError(f"{name} is {getattr(config, name)}; expected at least {least}")
 
 
 def _identity(config: RLConfig, prompts, tokenizer: Tokenizer, weights: Mapping[str, np.ndarray]) -> str:
-    """Equal for runs that may go on from each other; a run may be made longer, and lie in another folder."""
-    same = replace(config, folder="", updates=0, save_every=0)
+    """Equal for runs that may go on from each other, in whatever folder they lie."""
+    same = replace(config, folder="", watch_every=0, save_every=0)
     digest = hashlib.blake2b(repr((same, [(each.problem, each.language) for each in prompts])).encode(), digest_size=16)
     digest.update(tokenizer.digest.encode())
     for name in sorted(weights):

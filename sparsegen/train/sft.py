@@ -18,7 +18,7 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import sample
 from sparsegen.model.tokenizer import END, START, Tokenizer
-from sparsegen.record import Records
+from sparsegen.record import known
 from sparsegen.train import corpus, examples, techniques
 from sparsegen.train.examples import LABELS, Example
 from sparsegen.train.fit import fit, initial
@@ -48,12 +48,12 @@ class SftConfig:
 def problems(config: SftConfig) -> list[Example]:
     """The examples of the corpus. Held-out families, should there be any in it, are not even looked at."""
     held = corpus.held_out_families()
-    known = Records(Path(config.corpus) / "measured.jsonl").known.values()
-    lines = [line for line in known if "kernels" in line and not (line["held_out"] or line["family"] in held)]
+    every = known(Path(config.corpus) / "measured.jsonl").values()
+    lines = [line for line in every if "kernels" in line and not (line["held_out"] or line["family"] in held)]
     if not lines:
         raise SparsegenValueError(f"nothing to learn from in {config.corpus}; expected what the stage corpus measures")
     recipe = config.recipe
-    before = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.pickle"
+    before = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.npz"
     folder = Path(config.matrices) if config.matrices else None
     return examples.build(
         lines, folder, before, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260

@@ -10,7 +10,6 @@ import torch
 from sparsegen.model.generator import Generator
 from sparsegen.model.sample import Sample
 from sparsegen.model.tokenizer import END, PAD, START
-from sparsegen.train import policy
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,9 @@ def texts_of(groups: Sequence[Sequence[Sample]], languages: Sequence[str]) -> Te
     return Texts(whole[:, :-1], whole[:, 1:], mask, torch.tensor(rows))
 
 
-def logprobs(
-    network: Generator, batch: dict, part: Texts, entropy: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities of the targets (B, L), and the entropy before each, if asked for."""
-    logits = network(*_asked(batch, part))
-    return policy.token_logprobs(logits, part.targets), policy.entropy(logits) if entropy else None
+def logits(network: Generator, batch: dict, part: Texts) -> torch.Tensor:
+    """Of each target (B, L, V)."""
+    return network(*_asked(batch, part))
 
 
 def values(network: Generator, batch: dict, part: Texts) -> torch.Tensor:

@@ -23,7 +23,7 @@ from sparsegen.problem import Problem
 from sparsegen.record import Records
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
-from sparsegen.train.measure import Measured, identity, measure
+from sparsegen.train.measure import Measured, identity, measure, ready
 from sparsegen.train.rewards import Outcome
 from sparsegen.verdict import Level, Verdict
 
@@ -99,6 +99,7 @@ class Verdicts:
         )  # fmt: skip
 
     def _measure(self, problem: str, key: str, language: str, new: list[Candidate]) -> None:
+        ready(language)
         A, posed = self.opened(key)
         if language == "cuda":
             posed = corpus.problem(self.task(problem), A, language)
