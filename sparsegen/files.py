@@ -54,17 +54,23 @@ def alone(path: Path) -> None:
 def lines(path: Path, *needed: str) -> list[dict]:
     """The objects of a file of JSON lines, which have all that is needed. A last line without its end is left out:
     a crash wrote half of it. Raises SparsegenValueError that names any other line that is no such object, OSError."""
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict) or any(name not in record for name in needed):
-            expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
-            raise SparsegenValueError(f"{path}, line {number}, is damaged: {line[:60]!r}; expected {expected}")
-        found.append(record)
-    return found
+    return list(each_line(path, *needed))
+
+
+def each_line(path: Path, *needed: str) -> Iterator[dict]:
+    """As `lines`, one after the other: a file may be larger than what is to be kept of it."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict) or any(name not in record for name in needed):
+                expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
+                raise SparsegenValueError(f"{path}, line {number}, is damaged: {line[:60].strip()!r}; expected {expected}")
+            yield record
 
 
 @contextmanager
