@@ -31,11 +31,13 @@ LAYERS = """
     proposers
     store engine
     __init__
+    export batch
     judge doctor train train.rewards train.techniques train.policy train.families train.run
     train.measure train.texts train.log train.fit
     train.corpus
     train.examples train.verdicts
     train.pretrain train.sft train.rl
+    commands
     __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why
@@ -50,11 +52,12 @@ ONLY_IN = {
     "cupy": {"baselines.cupy", "baselines.cusparse"},
     "cupyx": {"baselines.cupy", "baselines.cusparse"},
     "fast_matrix_market": {"readers.matrix_market"},
-    "h5py": {"parsed", "readers.binsparse", "readers.matlab"},
+    "h5py": {"batch.tables", "parsed", "readers.binsparse", "readers.matlab"},
     "numba": {"baselines.numba"},
     "nvmath": {"baselines.cusparse"},
     "platformdirs": {"paths"},
     "pynvml": {"targets.cuda"},
+    "ray": {"batch.cluster"},
     "safetensors": {"model.checkpoint"},
     "ssgetpy": {"index"},
     "tokenizers": {"model.tokenizer"},
@@ -68,11 +71,11 @@ ONLY_IN = {
         "train.run",
         "train.texts",
     },
-    "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
+    "tqdm": {"commands", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
-    "tokenizers", "safetensors", "ssgetpy",
+    "tokenizers", "safetensors", "ssgetpy", "ray",
 }  # fmt: skip
 MOST_LINES = 400
 

@@ -48,10 +48,10 @@ class Bench:
         try:
             pipe.send_bytes(pickle.dumps(job))
             answer = self._answer(pipe, self.settings["timeout"])
-        except (OSError, EOFError, ValueError) as error:
-            answer = {"fault": "crash", "message": self._ended(error)}
         except TimeoutError as error:
             answer = {"fault": "timeout", "message": str(error)}
+        except (OSError, EOFError, ValueError) as error:
+            answer = {"fault": "crash", "message": self._ended(error)}
         if self.stopped:
             raise Stopped
         if answer.get("fault") in ("crash", "timeout", "memory"):
@@ -85,7 +85,7 @@ class Bench:
             self._pipe.send_bytes(pickle.dumps(self.settings))
         try:
             self._about = self._answer(self._pipe, START_SECONDS)
-        except (OSError, EOFError, ValueError, TimeoutError) as error:
+        except (OSError, EOFError, ValueError) as error:
             if self.stopped:
                 raise Stopped from None
             said = self._ended(error)

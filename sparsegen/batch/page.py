@@ -20,7 +20,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .
 th, td { padding: .15em .7em; text-align: right; border-bottom: 1px solid #e6e9ec; font-weight: normal; }
 th { color: #5c6670; } th:first-child, td:first-child, .left { text-align: left; }
 .wide { overflow-x: auto; } .row { display: flex; flex-wrap: wrap; gap: 1.2em 2em; }
-.plot { width: 640px; max-width: 100%; } .plot p { margin: 0 0 .2em; color: #5c6670; }
+.plot { width: 540px; max-width: 100%; } .plot p { margin: 0 0 .2em; color: #5c6670; }
 .plot svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #3c444d; }
 .grid { stroke: #e6e9ec; } .one { stroke: #1b1f24; stroke-dasharray: 4 3; }
 figure { margin: 0; width: 150px; font-size: 12px; overflow-wrap: anywhere; }
@@ -74,8 +74,7 @@ def _product(name: str, each: dict, rows: list[dict], run: Run) -> str:
     pictures = [
         ("share of matrices on which a solver takes at most tau times the best time", plots.profile(summary.profile(rows))),
         ("gain over the best library, by size", plots.gains(rows)),
-        ("roofline: rate by operations per byte moved; cache-resident products may lie above the memory's line",
-         plots.roofline(rows, levels)),
+        ("roofline: lines are what each level of the memory can read", plots.roofline(rows, levels)),
     ]  # fmt: skip
     parts.append('<div class="row">')
     parts += [f'<div class="plot"><p>{title}</p>{svg}</div>' for title, svg in pictures]

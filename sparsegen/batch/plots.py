@@ -11,6 +11,7 @@ from sparsegen.batch.summary import gain, structure
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 150, 16, 44
 COLOURS = ("#1f5fa8", "#c8501e", "#2e8540", "#7b4fa3", "#a07a00", "#0f8b8d", "#b0305c", "#5c6670")
+GREYS = ("#1b1f24", "#5c6670", "#9aa2ab", "#c9ced4", "#dfe3e6")
 MOST_TAU = 16.0
 POINT = 3.2
 
@@ -41,10 +42,9 @@ class _Axes:
         share = (value - low) / (high - low) if self.linear else _share(value, low, high)
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
-    def path(self, points: Sequence[tuple[float, float]], colour: str, dash: str = "") -> None:
+    def path(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         text = "M" + " L".join(f"{self.at_x(x):.1f} {self.at_y(y):.1f}" for x, y in points)
-        dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.marks.append(f'<path d="{text}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
+        self.marks.append(f'<path d="{text}" fill="none" stroke="{colour}" stroke-width="2"/>')
 
     def point(self, x: float, y: float, colour: str, title: str) -> None:
         self.marks.append(
@@ -95,12 +95,12 @@ def roofline(records: Sequence[dict], levels: Sequence[Sequence]) -> str:
     xs, ys = [x for x, _ in places.values()] or [0.1], [y for _, y in places.values()] or [1.0]
     roofs = [rate / 1e9 * max(xs) for _, _, rate in levels]
     axes = _Axes((min(xs), max(xs)), (min(ys), max(ys + roofs)), ("floating-point operations per byte", "GFLOP/s"))
-    for (name, _, rate), dash in zip(levels, ("", "8 3", "4 3", "2 3", "1 3"), strict=False):
-        low, high = axes.x
-        axes.path([(x, max(rate / 1e9 * x, axes.y[0])) for x in (low, high)], "#8a8f98", dash)
-        axes.marks.append(_text(axes.at_x(high) + 4, axes.at_y(rate / 1e9 * high) + 4, f"{name} {rate / 1e9:.0f} GB/s", "start"))
+    for (name, _, rate), grey in zip(levels, GREYS, strict=False):
+        low, high = max(axes.x[0], axes.y[0] * 1e9 / rate), axes.x[1]
+        if low < high:
+            axes.path([(x, rate / 1e9 * x) for x in (low, high)], grey)
+        axes.legend.append((f"{name} {rate / 1e9:.0f} GB/s", grey))
     _scatter(axes, known, lambda each: places[each["key"]], "{:.3g} GFLOP/s")
-    axes.legend = [("", "none")] * 6 + axes.legend  # below the names of the levels
     return axes.svg("roofline")
 
 

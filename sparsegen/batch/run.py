@@ -18,6 +18,7 @@ from sparsegen.record import Records
 SETTINGS, RECORDS = "run.json", "records.jsonl"
 ENVIRONMENT = "environment"  # the key of such a record begins so
 SHARE_OF_MEMORY = 0.8
+LIMITS = ("timeout", "memory")  # settings that may be others when a run goes on
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _opened(folder: Path, settings: Settings, resume: bool) -> None:
         return
     try:
         before = json.loads(file.read_text())
-        other = [f"{name} = {before.get(name)!r}, not {value!r}" for name, value in asked.items() if before.get(name) != value]
+        asked = {name: value for name, value in asked.items() if name not in LIMITS and before.get(name) != value}
+        other = [f"{name} = {before.get(name)!r}, not {value!r}" for name, value in asked.items()]
     except (ValueError, AttributeError):
         raise SparsegenValueError(f"{file} is damaged; expected the settings of a run") from None
     if other:
