@@ -18,7 +18,8 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from sparsegen import gallery, matrices, timing
+import sparsegen
+from sparsegen import fence, gallery, matrices, timing
 from sparsegen.__main__ import main
 from sparsegen.batch import bench, jobs, local, measured, run
 from sparsegen.batch.jobs import Job, Product
@@ -314,11 +315,30 @@ def test_what_shares_a_file_does_not_time_at_once(tmp_path, monkeypatch):
         assert waited == 0.0
 
 
-def test_timing_never_overlaps_in_a_run_with_two_workers(tmp_path, monkeypatch):
+def test_a_search_times_in_its_turn_and_verifies_outside_of_it(tmp_path, monkeypatch):
     pytest.importorskip("sparsegen._native")
-    folder = folder_of(tmp_path, 3)
+    asked: set[tuple[str, bool]] = set()
+    ask = fence.Session.ask
+
+    def noted(self, request, seconds, **details):
+        asked.add((request, bool(timing._turn)))
+        return ask(self, request, seconds, **details)
+
+    monkeypatch.setattr(fence.Session, "ask", noted)
+    timing.share(tmp_path / "lock")
+    try:
+        A = gallery.uniform(301, 299, 2003, seed=7127)
+        sparsegen.compile(A, target="cpu", budget=0.4, threads=1, cache=False, model=None, max_candidates=2)
+    finally:
+        timing.share(None)
+    assert {("baseline", True), ("check", False), ("arm", True), ("rounds", True)} <= asked
+    assert not {("baseline", False), ("check", True), ("arm", False), ("rounds", False)} & asked
+
+
+def test_two_workers_share_the_turns_of_their_device(tmp_path):
+    pytest.importorskip("sparsegen._native")
     settings = run.Settings(target="cpu", budget=0.3, threads=1, model="none", seed=7126, max_candidates=2)
-    assert run.run(tmp_path / "run", planned(folder), settings, workers=2).done == 3
+    assert run.run(tmp_path / "run", planned(folder_of(tmp_path, 3)), settings, workers=2).done == 3
     assert len(list((tmp_path / "cache").glob("turn-*.lock"))) == 1
 
 

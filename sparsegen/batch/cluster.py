@@ -5,6 +5,7 @@ All that is kept lies in the run folder of this process: a node that dies loses 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import tempfile
 import time
@@ -102,8 +103,8 @@ class _Fleet:
                     if (found := self._taken(answer)) is not None:
                         yield found
         finally:
-            for actor in self.actors.values():
-                self.ray.kill(actor)
+            for place in list(self.actors):
+                self._drop(place)
 
     def _look(self) -> None:
         """An actor for each place that has none yet, on machines that came since the last look."""
@@ -141,7 +142,8 @@ class _Fleet:
             return self._gone(place, job, error)
         if "unusable" in found:
             self.unusable[place[0]] = found["unusable"]
-            self.actors = {each: actor for each, actor in self.actors.items() if each[0] != place[0]}
+            for each in [each for each in self.actors if each[0] == place[0]]:
+                self._drop(each)
             self.lost.append(job)
             return None
         if "absent" in found:
@@ -152,7 +154,7 @@ class _Fleet:
 
     def _gone(self, place: tuple[str, int], job: Job, error: Exception) -> dict | None:
         """A machine, or its actor, has died: its job goes to another one, but not for ever."""
-        self.actors.pop(place, None)
+        self._drop(place)
         self.looked = -float("inf")
         self.losses[job.key] = self.losses.get(job.key, 0) + 1
         if self.losses[job.key] < MOST_LOST:
@@ -163,6 +165,13 @@ class _Fleet:
             "key": job.key, "matrix": job.name, "op": product.op, "k": product.k, "asked": product.dtype,
             "fault": "lost", "message": f"{MOST_LOST} actors died while they were at it; the last: {said}",
         }  # fmt: skip
+
+    def _drop(self, place: tuple[str, int]) -> None:
+        """End an actor, which may have died, or have lived on after its answer was lost."""
+        actor = self.actors.pop(place, None)
+        if actor is not None:
+            with contextlib.suppress(self.ray.exceptions.RayError, ValueError):
+                self.ray.kill(actor)
 
     def _alone(self) -> None:
         """Raise where there has been no machine for too long."""
