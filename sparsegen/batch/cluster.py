@@ -146,6 +146,9 @@ class _Fleet:
                 self._drop(each)
             self.lost.append(job)
             return None
+        if "absent" in found and place not in self.actors:  # its machine was left out meanwhile
+            self.lost.append(job)
+            return None
         if "absent" in found:
             content = self.ray.put(Path(job.path).read_bytes())
             self.running[self.actors[place].do.remote(job, content)] = place, job
