@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("report", commands.report, "what the records of a run say, in tables, or as a page")
     made.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs; shards of one are read together")
-    made.add_argument("--against", metavar="RUN2", help="an earlier run: what has become slower since; exit code 1 if any")
+    made.add_argument("--against", metavar="RUN2", help="an earlier run: what is slower since; exit code 1 if any")
     made.add_argument("--html", metavar="FILE", help="write a page that needs nothing else")
     made.add_argument("--csv", metavar="FILE", help="write a line for each time, as kernel databanks take them")
     made.add_argument("--table", metavar="FILE", help="write a line for each record, as .csv, or as .h5 by column")

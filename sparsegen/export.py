@@ -22,6 +22,7 @@ from sparsegen.problem import Problem
 from sparsegen.targets import cpu
 
 PIECES = 64  # of the work of a launch, shared by whatever threads there are
+STATIC_SHARED = 48 << 10  # bytes of shared memory that a launch may have unasked
 FIXED_INTEGERS = ("int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t")
 PLAIN = {
     "int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long", "uint8_t": "unsigned char",
@@ -37,7 +38,9 @@ def write(thing: Kernel | Artifact, folder: Path) -> list[str]:
     """
     if thing.candidate is None:
         serves = getattr(thing, "baseline", "a library")
-        raise SparsegenValueError(f"this kernel is a call of {serves}, which has no source of ours; link {serves} instead")
+        raise SparsegenValueError(
+            f"this kernel is a call of {serves}, which has no source of ours; link {serves} instead"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SparsegenValueError(f"{folder} is not empty; expected the name of a new folder")
     made = _Project(thing)
@@ -144,13 +147,14 @@ class _Project:
                 str(sizes[name]) if name in sizes else f"reinterpret_cast<int64_t>(arrays->part{turn}_{name}.data)"
                 for name in names
             ]
+            beta = "1" if later else "beta"
             cuts = formats.get(part.format).cuts(self.packs[turn], PIECES)
             cuts = np.unique(cuts)  # pieces without work are none
             cuts = cuts if len(cuts) > 1 else np.append(cuts, cuts)
             lines += [
                 f"    const int64_t words{number}[] = {{{', '.join(words)}}};",
                 f"    static const int64_t cuts{number}[] = {{{', '.join(map(str, cuts))}}};",
-                f"    launch(door_{launch.entry}, words{number}, cuts{number}, {len(cuts) - 1}, {'1' if later else 'beta'});",
+                f"    launch(door_{launch.entry}, words{number}, cuts{number}, {len(cuts) - 1}, {beta});",
             ]
         return "\n".join(lines)
 
@@ -188,7 +192,13 @@ class _Project:
             grid, block, shared = (evaluate(text, names) for text in (launch.grid, launch.block, launch.shared_bytes))
             if not grid:
                 continue
-            given = {operand_x: "x", operand_y: "y", "alpha": "alpha", "beta": "1" if later else "beta", "status": "status"}
+            given = {
+                operand_x: "x",
+                operand_y: "y",
+                "alpha": "alpha",
+                "beta": "1" if later else "beta",
+                "status": "status",
+            }
             given |= {name: f"a.scratch_{name}.data" for name in self.candidate.scratch}
             lines.append("    {")
             arguments = prelude.arguments(self.candidate, part)
@@ -197,8 +207,9 @@ class _Project:
                 plain = _plain(kind, macros)
                 lines.append(f"        {plain} {name}_ = ({plain}){value};")
             entry = f"reinterpret_cast<const void*>(&{launch.entry})"
-            if shared > 48 << 10:
-                lines.append(f"        ask(cudaFuncSetAttribute({entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, {shared}));")
+            if shared > STATIC_SHARED:
+                attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
+                lines.append(f"        ask(cudaFuncSetAttribute({entry}, {attribute}, {shared}));")
             lines += [
                 f"        void* given{number}[] = {{{', '.join(f'(void*)&{name}_' for name, _ in arguments)}}};",
                 f"        ask(cudaLaunchKernel({entry}, dim3({grid}), dim3({block}), given{number}, {shared}, 0));",

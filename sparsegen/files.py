@@ -69,7 +69,8 @@ def each_line(path: Path, *needed: str) -> Iterator[dict]:
                 record = None
             if not isinstance(record, dict) or any(name not in record for name in needed):
                 expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
-                raise SparsegenValueError(f"{path}, line {number}, is damaged: {line[:60].strip()!r}; expected {expected}")
+                found = line[:60].strip()
+                raise SparsegenValueError(f"{path}, line {number}, is damaged: {found!r}; expected {expected}")
             yield record
 
 

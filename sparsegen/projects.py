@@ -1,4 +1,4 @@
-"""The texts of an exported project, with @NAMES@ to be filled in: header, the product in C++ and in CUDA, main, CMake."""
+"""The texts of an exported project, with @NAMES@ to be filled in: header, product in C++ and in CUDA, main, CMake."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ CUDA = """
 }  // namespace sparsegen
 @KERNELS@
 __global__ void sparsegen_scale(@REAL@* y, long long count, @REAL@ beta) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x)
+    const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x, step = (long long)gridDim.x * blockDim.x;
+    for (long long i = first; i < count; i += step)
         y[i] = beta == 0 ? @REAL@(0) : beta * y[i];
 }
 namespace sparsegen {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +46,8 @@ def turn() -> Iterator[float]:
     opened = os.open(_shared["path"], os.O_RDWR | os.O_CREAT, 0o666)
     _turn.append(opened)
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(opened, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield time.monotonic() - begun
     finally:
         _turn.clear()

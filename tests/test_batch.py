@@ -69,7 +69,14 @@ def test_products_are_all_pairs_and_nonsense_is_refused():
         "spmv float64", "spmv float32", "spmm k=32 float64", "spmm k=32 float32",
     ]  # fmt: skip
     assert jobs.products("spmv") == [Product("spmv")] == jobs.products("spmv,spmv")
-    for op, dtype in (("spmm", None), ("spmv:k=3", None), ("spmm:k=0", None), ("gemm", None), ("", None), ("spmv", "f16")):
+    for op, dtype in (
+        ("spmm", None),
+        ("spmv:k=3", None),
+        ("spmm:k=0", None),
+        ("gemm", None),
+        ("", None),
+        ("spmv", "f16"),
+    ):
         with pytest.raises(SparsegenValueError, match="expected"):
             jobs.products(op, dtype)
 
@@ -80,7 +87,7 @@ def test_shards_share_all_matrices_and_limits_come_first(tmp_path):
     whole = [job.key for job in jobs.planned(names, [Product()], folder)]
     assert whole == [f"m{number:03}.mtx spmv" for number in range(7)]
     parts = [[job.key for job in jobs.planned(names, [Product()], folder, f"{part}/3")] for part in (1, 2, 3)]
-    assert sorted(sum(parts, [])) == whole and [len(part) for part in parts] == [3, 2, 2]
+    assert sorted(key for part in parts for key in part) == whole and [len(part) for part in parts] == [3, 2, 2]
     assert [job.key for job in jobs.planned(names, [Product()], folder, "2/2", limit=4)] == [whole[1], whole[3]]
     for wrong in ("0/3", "4/3", "a/b", "3", "1/0"):
         with pytest.raises(SparsegenValueError, match="expected i/n"):
@@ -104,13 +111,17 @@ def test_a_matrix_is_named_alike_wherever_its_collection_lies(tmp_path):
 def test_a_run_has_a_record_of_each_job_and_names_its_environment(tmp_path):
     folder = folder_of(tmp_path, 3)
     seen = []
-    ended = run.run(tmp_path / "run", planned(folder, "spmv,spmm:k=3", "f32"), QUICK, told=lambda *each: seen.append(each))
+    ended = run.run(
+        tmp_path / "run", planned(folder, "spmv,spmm:k=3", "f32"), QUICK, told=lambda *each: seen.append(each)
+    )
     assert ended == run.Ended(6, 6, {}, False)
     assert [left for _, left in seen] == [5, 4, 3, 2, 1, 0]
     found = records_of(tmp_path / "run")
     assert set(found) == {f"m00{number}.mtx {what} float32" for number in range(3) for what in ("spmv", "spmm k=3")}
     one = found["m002.mtx spmv float32"]
-    assert one["shape"] == [33, 29] and one["nnz"] == 97 and one["dtype"] == "float32" and one["statistics"]["rows"] == 33
+    assert (
+        one["shape"] == [33, 29] and one["nnz"] == 97 and one["dtype"] == "float32" and one["statistics"]["rows"] == 33
+    )
     assert len(one["spy"]) == measured.SPY and {len(row) for row in one["spy"]} == {measured.SPY}
     about = Records(tmp_path / "run" / run.RECORDS).known[one["environment"]]
     assert about["seed"] == 7121 and about["target"] == "cpu" and about["threads"] == 1 and about["versions"]
@@ -130,7 +141,7 @@ def test_bad_matrices_are_records_with_their_reason_and_the_rest_goes_on(tmp_pat
     folder = folder_of(tmp_path, 2)
     (folder / "broken.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 1.0\n")
     scipy.io.mmwrite(folder / "complex.mtx", sp.csr_array(np.array([[1j, 2], [0, 3]])))
-    asked = planned(folder, "spmv", "f64") + [Job("HB/absent", "", Product())]
+    asked = [*planned(folder, "spmv", "f64"), Job("HB/absent", "", Product())]
     ended = run.run(tmp_path / "run", asked, QUICK)
     assert ended.done == 5 and ended.faults == {"refused": 2, "missing": 1}
     found = records_of(tmp_path / "run")
@@ -170,7 +181,20 @@ def test_a_run_is_not_overwritten_nor_mixed_with_another(tmp_path):
 
 
 def command(folder: Path, out: Path, *more: str) -> list[str]:
-    options = ["--out", str(out), "--budget", "0", "--threads", "1", "--model", "none", "--seed", "7121", "--target", "cpu"]
+    options = [
+        "--out",
+        str(out),
+        "--budget",
+        "0",
+        "--threads",
+        "1",
+        "--model",
+        "none",
+        "--seed",
+        "7121",
+        "--target",
+        "cpu",
+    ]
     return [sys.executable, "-m", "sparsegen", "batch", str(folder), *options, *more]
 
 
@@ -189,7 +213,9 @@ def test_a_run_that_was_ended_goes_on_to_the_same_records(tmp_path, number):
     run.run(tmp_path / "whole", planned(folder), QUICK)
     out = tmp_path / "cut"
     for lines in (3, 13):
-        process = subprocess.Popen(command(folder, out, "--resume"), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            command(folder, out, "--resume"), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         waited_for(out / run.RECORDS, lines)
         process.send_signal(number)
         said = process.communicate(timeout=60)[0]

@@ -27,7 +27,10 @@ needs_cmake = pytest.mark.skipif(
 
 def built(folder: Path) -> Path:
     """The program of a project."""
-    for command in (["cmake", "-S", str(folder), "-B", str(folder / "build")], ["cmake", "--build", str(folder / "build")]):
+    for command in (
+        ["cmake", "-S", str(folder), "-B", str(folder / "build")],
+        ["cmake", "--build", str(folder / "build")],
+    ):
         ran = subprocess.run(command, capture_output=True, text=True)
         assert ran.returncode == 0 and "warning" not in ran.stderr.lower(), ran.stdout + ran.stderr
     return folder / "build" / "check"
@@ -40,7 +43,11 @@ def checked(program: Path, data: Path) -> subprocess.CompletedProcess:
 @needs_cmake
 @pytest.mark.parametrize("name", ["sell_slice", "coo_runs", "dense_rows_slice"])
 def test_a_project_builds_and_is_right(tmp_path, name):
-    A = gallery.dense_row(457, 461, 3, seed=7141) if name == "dense_rows_slice" else gallery.powerlaw(457, 461, 3001, seed=7141)
+    A = (
+        gallery.dense_row(457, 461, 3, seed=7141)
+        if name == "dense_rows_slice"
+        else gallery.powerlaw(457, 461, 3001, seed=7141)
+    )
     names = export.write(kernel_of(A, template(name)), tmp_path / "out")
     assert {"CMakeLists.txt", "kernel.cpp", "product.cpp", "product.h", "main.cpp", "data/csr_data.bin"} <= set(names)
     ran = checked(built(tmp_path / "out"), tmp_path / "out" / "data")

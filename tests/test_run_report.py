@@ -63,7 +63,9 @@ def test_gains_are_counted_over_each_library_and_the_best(tmp_path):
     assert best["worst"] == pytest.approx(0.8) and best["worst_matrix"] == "b" and best["median"] == pytest.approx(1.4)
     assert product["over"]["scipy"]["geomean"] == pytest.approx((4.0 * 1.6) ** 0.5) and "numba" not in product["over"]
     assert list(product["by_size"]) == ["1k to 10k", "10k to 100k"]
-    assert product["break_even_calls"]["median"] == 1000 and product["of_limit"]["memory"]["geomean"] == pytest.approx(0.5)
+    assert product["break_even_calls"]["median"] == 1000 and product["of_limit"]["memory"]["geomean"] == pytest.approx(
+        0.5
+    )
     assert sum(sum(wins.values()) for wins in product["formats"].values()) == 2
     said = summary.text(found)
     assert "over best library" in said and "worst" in said and "nan" not in said

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import pickle
 import signal
 import socket
@@ -39,6 +38,7 @@ class Bench:
         self.stopped = False
         self._lock = threading.Lock()  # of starting and stopping
         self._process: subprocess.Popen | None = None
+        self._pipe: Connection
         self._about: dict = {}
 
     def do(self, job: Job) -> dict:
@@ -59,7 +59,13 @@ class Bench:
         self.done += 1
         if self.done % JOBS == 0:
             self._end()
-        about = {"key": job.key, "matrix": job.name, "op": job.product.op, "k": job.product.k, "asked": job.product.dtype}
+        about = {
+            "key": job.key,
+            "matrix": job.name,
+            "op": job.product.op,
+            "k": job.product.k,
+            "asked": job.product.dtype,
+        }
         return {**about, **answer, "environment": self._about}
 
     def stop(self) -> None:

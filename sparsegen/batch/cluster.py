@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Station:
 
 def records(
     jobs: Iterable[Job], settings: dict, workers: int, stopping: Callable[[], bool], address: str
-) -> Iterator[dict]:
+) -> Generator[dict, None, None]:
     """A record of each job, as they are done, until there are no more or `stopping()`; then what runs is lost.
 
     address: of a Ray cluster, "auto" for the one this machine belongs to, "local" for one of this machine alone.
@@ -87,7 +87,7 @@ class _Fleet:
         self.unusable: dict[str, str] = {}  # node -> why
         self.looked = self.seen = -float("inf")
 
-    def records(self, stopping: Callable[[], bool]) -> Iterator[dict]:
+    def records(self, stopping: Callable[[], bool]) -> Generator[dict, None, None]:
         try:
             while not stopping():
                 self._look()

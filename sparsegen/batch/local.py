@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 from sparsegen.batch.bench import Bench, Stopped
 from sparsegen.batch.jobs import Job
@@ -13,7 +13,9 @@ from sparsegen.errors import SparsegenError
 POLL_SECONDS = 0.2  # between looks at whether to stop
 
 
-def records(jobs: Iterable[Job], settings: dict, workers: int, stopping: Callable[[], bool]) -> Iterator[dict]:
+def records(
+    jobs: Iterable[Job], settings: dict, workers: int, stopping: Callable[[], bool]
+) -> Generator[dict, None, None]:
     """A record of each job, as they are done, until there are no more or `stopping()`; then what runs is lost.
 
     Raises SparsegenError where no job can be done here.

@@ -58,11 +58,11 @@ def _measured(job: Job, settings: dict) -> dict:
     product = job.product
     with _compiled(A, product, settings) as kernel:
         found = kernel.report().as_dict()
-        facts_of_memory = memory()
+        held = memory()
     found["candidates"] = [{**each, "message": each["message"][:MOST_MESSAGE]} for each in found["candidates"]]
     return {
-        **found, "load_ms": load_ms, "statistics": twins.statistics(A).as_dict(), "spy": spy(A), "seed": settings["seed"],
-        **facts_of_memory,
+        **found, "load_ms": load_ms, "statistics": twins.statistics(A).as_dict(), "spy": spy(A),
+        "seed": settings["seed"], **held,
     }  # fmt: skip
 
 

@@ -47,7 +47,8 @@ def html(run: Run, found: dict, against: dict | None = None) -> str:
     body = "\n".join(parts)
     title = escape(f"sparsegen: {', '.join(Path(folder).name for folder in run.folders)}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
-    return f"<!doctype html>\n<html lang=\"en\"><head>{head}\n<style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    head += f"\n<style>{STYLE}</style>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def _environment(about: dict) -> str:
@@ -58,7 +59,7 @@ def _environment(about: dict) -> str:
 
 
 def _product(name: str, each: dict, rows: list[dict], run: Run) -> str:
-    levels = next((about["bandwidth"] for about in run.environments.values() if about.get("bandwidth")), [])
+    levels: list = next((about["bandwidth"] for about in run.environments.values() if about.get("bandwidth")), [])
     row = each["over"].get(summary.BEST)
     said = f"What <code>compile</code> returned for {each['count']} matrices"
     if row:
@@ -71,8 +72,9 @@ def _product(name: str, each: dict, rows: list[dict], run: Run) -> str:
         calls = each["break_even_calls"]
         said += f" A search is won back after {calls['median']:,.0f} calls (median; p90 {calls['p90']:,.0f})."
     parts = [f"<h2>{escape(name)}</h2><p>{said}</p>"]
+    curves = summary.profile(rows)
     pictures = [
-        ("share of matrices on which a solver takes at most tau times the best time", plots.profile(summary.profile(rows))),
+        ("share of matrices on which a solver takes at most tau times the best time", plots.profile(curves)),
         ("gain over the best library, by size", plots.gains(rows)),
         ("roofline: lines are what each level of the memory can read", plots.roofline(rows, levels)),
     ]  # fmt: skip
@@ -94,7 +96,12 @@ def _spreads(title: str, rows: dict[str, dict]) -> str:
         return ""
     lines = []
     for name, row in rows.items():
-        numbers = [str(row["count"]), *(f"{row[each]:.2f}" for each in HEAD[1:5]), str(row["losses"]), f"{row['worst']:.2f}"]
+        numbers = [
+            str(row["count"]),
+            *(f"{row[each]:.2f}" for each in HEAD[1:5]),
+            str(row["losses"]),
+            f"{row['worst']:.2f}",
+        ]
         lines.append([name, *numbers, row["worst_matrix"]])
     return _table(title, ["", *HEAD, "its matrix"], lines)
 

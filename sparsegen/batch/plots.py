@@ -146,7 +146,9 @@ def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between, few enough to read."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high * 1.0001]
+        found = [
+            step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high * 1.0001
+        ]
         if len(found) <= 9:
             return found
     return found[:: math.ceil(len(found) / 9)]

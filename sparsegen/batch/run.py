@@ -103,7 +103,9 @@ def _opened(folder: Path, settings: Settings, resume: bool) -> None:
     """Make the folder, or find that it is of such a run."""
     file, asked = folder / SETTINGS, asdict(settings)
     if (folder / RECORDS).exists() and not resume:
-        raise SparsegenValueError(f"{folder} holds the records of a run; go on with it by --resume, or give another --out")
+        raise SparsegenValueError(
+            f"{folder} holds the records of a run; go on with it by --resume, or give another --out"
+        )
     if not file.exists():
         files.whole(file, lambda part: part.write_text(json.dumps(asked, indent=2) + "\n"))
         return
@@ -114,7 +116,9 @@ def _opened(folder: Path, settings: Settings, resume: bool) -> None:
     except (ValueError, AttributeError):
         raise SparsegenValueError(f"{file} is damaged; expected the settings of a run") from None
     if other:
-        raise SparsegenValueError(f"{folder} is a run with {', '.join(other)}; give it the same settings, or another --out")
+        raise SparsegenValueError(
+            f"{folder} is a run with {', '.join(other)}; give it the same settings, or another --out"
+        )
 
 
 def _brief(record: dict) -> dict:
@@ -143,5 +147,3 @@ def _placed(record: dict, records: Records) -> dict:
 def _memory(workers: int) -> int | None:
     free = engine._free_memory()
     return int(SHARE_OF_MEMORY * free / workers) if free < float("inf") else None
-
-

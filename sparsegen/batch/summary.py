@@ -43,11 +43,15 @@ def read(*folders: str | os.PathLike) -> Run:
     for folder in folders:
         file = Path(folder) / RECORDS
         if not file.is_file():
-            raise SparsegenValueError(f"{folder} is no run: it has no {RECORDS}; expected the --out of `sparsegen batch`")
+            raise SparsegenValueError(
+                f"{folder} is no run: it has no {RECORDS}; expected the --out of `sparsegen batch`"
+            )
         for key, record in known(file).items():
             (environments if key.startswith(f"{ENVIRONMENT} ") else records)[key] = record
     if damaged := [key for key, each in records.items() if "fault" not in each or "matrix" not in each]:
-        raise SparsegenValueError(f"{folders[0]}: the record {damaged[0]!r} is none of a batch; expected those of a run")
+        raise SparsegenValueError(
+            f"{folders[0]}: the record {damaged[0]!r} is none of a batch; expected those of a run"
+        )
     return Run(tuple(map(str, folders)), records, environments)
 
 
@@ -211,7 +215,11 @@ def text(found: dict) -> str:
     )]  # fmt: skip
     head = f"{'':<22}{'count':>6}{'geomean':>9}{'p10':>7}{'median':>8}{'p90':>7}{'losses':>8}{'worst':>7}"
     for name, each in found["products"].items():
-        lines += ["", f"{name}: speedup of what compile returned; a library served {each['library_serves']} times", head]
+        lines += [
+            "",
+            f"{name}: speedup of what compile returned; a library served {each['library_serves']} times",
+            head,
+        ]
         for label, rows in (
             ("over", each["over"]), ("size", each["by_size"]), ("structure", each["by_structure"]),
             ("domain", each["by_domain"]),
@@ -219,7 +227,9 @@ def text(found: dict) -> str:
             lines += [_row(f"{label} {group}", row) for group, row in rows.items()]
         lines += [_row(f"share of limit, {level}", row) for level, row in each["of_limit"].items()]
         if row := each["break_even_calls"]:
-            lines.append(f"won back after {row['median']:.3g} calls (median; p10 {row['p10']:.3g}, p90 {row['p90']:.3g})")
+            lines.append(
+                f"won back after {row['median']:.3g} calls (median; p10 {row['p10']:.3g}, p90 {row['p90']:.3g})"
+            )
         for group, wins in each["formats"].items():
             lines.append(f"on {group}: " + ", ".join(f"{format} {count}" for format, count in wins.items()))
     return "\n".join(lines)

@@ -12,7 +12,17 @@ from sparsegen import files
 from sparsegen.batch.summary import Run, domain, gain, structure, times
 from sparsegen.errors import SparsegenValueError
 
-LONG = ("Kernel", "Machine&Compiler", "DataType", "Baseline tag", "openSource", "time phase", "Matrix-all", "Matrix", "Time")
+LONG = (
+    "Kernel",
+    "Machine&Compiler",
+    "DataType",
+    "Baseline tag",
+    "openSource",
+    "time phase",
+    "Matrix-all",
+    "Matrix",
+    "Time",
+)
 COLUMNS = (
     "key", "matrix", "op", "k", "asked", "dtype", "fault", "message", "m", "n", "nnz", "domain", "structure", "kernel",
     "format", "schedule", "origin", "measured_us", "measured_p20_us", "measured_p80_us", "gain", "speedup",
