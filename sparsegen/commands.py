@@ -164,7 +164,7 @@ def batch(options: argparse.Namespace) -> int:
     from sparsegen import engine, index, matrices
     from sparsegen.batch import jobs, run
 
-    engine._model(None if options.model == "none" else options.model)
+    engine.model_option(None if options.model == "none" else options.model)
     query = _query(options)
     names = None if options.collection is None else matrices.listed(options.collection)
     if query:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from sparsegen import files
 from sparsegen.errors import SparsegenError, SparsegenValueError
 
 MOST_BYTES = 1 << 37
@@ -304,9 +305,7 @@ def _read_notes(part: Path) -> dict[str, Any]:
 
 
 def _write_notes(part: Path, notes: dict[str, Any]) -> None:
-    temporary = _notes(part).with_suffix(".tmp")
-    temporary.write_text(json.dumps(notes), "utf-8")
-    os.replace(temporary, _notes(part))
+    files.whole(_notes(part), lambda written: written.write_text(json.dumps(notes), "utf-8"))
 
 
 def _empty(file: IO[bytes], part: Path) -> None:

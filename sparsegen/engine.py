@@ -81,10 +81,10 @@ def compile(
     options = dict(
         op=op, k=k, dtype=dtype, target=target, device=device, arch=arch, budget=budget, expected_calls=expected_calls,
         max_candidates=max_candidates, threads=threads, facts=facts, deterministic=deterministic, cache=cache,
-        model=_model(model), seed=seed,
+        model=model_option(model), seed=seed,
     )  # fmt: skip
     _validate(options)
-    target = _target(target, arch)
+    target = target_of(target, arch)
     if target == "cpu" and cpu.available() is None and budget >= LEAST_BUDGET:
         fence.warm()
     matrix = inputs.as_csr(A)
@@ -157,7 +157,7 @@ def matmul(A, X, **options) -> np.ndarray:
     return kernel @ X
 
 
-def _model(model: object) -> str:
+def model_option(model: object) -> str:
     """The option as kept: "auto", "none", or the path of a folder."""
     if model is None or (isinstance(model, str) and model in ("auto", "none")):
         return model or "none"
@@ -223,7 +223,8 @@ def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
     return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
 
 
-def _target(target: str, arch: str | None) -> str:
+def target_of(target: str, arch: str | None = None) -> str:
+    """Which target is meant, "auto" too. Raises SparsegenValueError where it is not here, nor asked for by arch."""
     from sparsegen.targets import cuda
 
     if arch is not None:
@@ -267,7 +268,7 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
-    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > _free_memory():
+    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > free_memory():
         reason = "its operands are too large for the memory that is free to check a kernel"
     if reason is None and target == "cpu":
         reason = cpu.available()
@@ -286,7 +287,7 @@ def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="
     return _problem(matrix, options, target)[0]
 
 
-def _free_memory() -> float:
+def free_memory() -> float:
     """Bytes that may still be taken, as far as the system tells."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

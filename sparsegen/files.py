@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -41,12 +40,14 @@ def alone(path: Path) -> None:
         os.close(opened)
         return
     try:
+        import fcntl
+
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(opened)
         fix = "wait until it has ended, or give another folder"
         raise SparsegenValueError(f"another process is at work in {path.parent} and holds {path.name}; {fix}") from None
-    except OSError:  # a file system without locks: nothing can be noticed there
+    except (OSError, ImportError):  # a system or file system without locks: nothing can be noticed there
         pass
     _held[file] = opened
 

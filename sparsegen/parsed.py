@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import matrices, paths
+from sparsegen import files, matrices, paths
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.readers import binsparse
 
 VERSION = 1  # of what readers make of a file; another one is read anew
 CHECK_BYTES = 4
 ABANDONED_S = 86_400.0  # a temporary file this old has lost its writer
-_TEMPORARY = "tmp-"
+_writing = threading.Lock()  # one entry at a time in a process
 _STEP = 1 << 24  # bytes checked at a time
 
 
@@ -98,28 +98,26 @@ def _read(kept: Path, stamp: dict[str, Any]) -> sp.csr_array | sp.coo_array | No
 
 
 def _write(kept: Path, A: sp.csr_array | sp.coo_array, stamp: dict[str, Any]) -> None:
-    temporary = kept.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}.h5")
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _tidy(kept.parent)
-        binsparse.write(temporary, A, {"sparsegen": {"source": stamp, "dtype": A.dtype.name}})
-        with open(temporary, "r+b") as file:
+    def write(part: Path) -> None:
+        binsparse.write(part, A, {"sparsegen": {"source": stamp, "dtype": A.dtype.name}})
+        with open(part, "r+b") as file:
             check = 0
-            while part := file.read(_STEP):
-                check = zlib.crc32(part, check)
+            while piece := file.read(_STEP):
+                check = zlib.crc32(piece, check)
             file.write(check.to_bytes(CHECK_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, kept)
+
+    try:
+        _tidy(kept.parent)
+        with _writing:
+            files.whole(kept, write)
     except (OSError, RuntimeError) as error:  # h5py has a RuntimeError for some
         raise SparsegenError(
             f"{kept.parent}: a parsed matrix of {A.nnz} entries cannot be stored here: "
             f"{_why(error)}. Nothing that was stored is lost; free some space, or let "
             "SPARSEGEN_HOME name another folder"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _why(error: OSError | RuntimeError) -> str:
@@ -129,7 +127,7 @@ def _why(error: OSError | RuntimeError) -> str:
 
 
 def _tidy(folder: Path) -> None:
-    for left in folder.glob(f"{_TEMPORARY}*"):
+    for left in folder.glob("*.part"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > ABANDONED_S:
                 left.unlink()

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
-    errors paths problem verdict timing arena model
+    errors paths problem verdict timing arena model projects
     files formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers twins values checks download archive fence explain model.statistics model.windows
     index gallery candidate model.encoder

@@ -247,7 +247,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(tmp_path):
 
 def test_stopping_ends_benches_that_are_at_work(tmp_path, monkeypatch):
     asked = planned(folder_of(tmp_path, 30))
-    given = {**vars(QUICK)}
+    given = {**vars(QUICK), "workers": 2}
     made = local.records(asked, given, 2, lambda: False)
     next(made)
     made.close()
@@ -269,7 +269,7 @@ class Poison:
 
 @pytest.fixture
 def one_bench():
-    made = bench.Bench({**vars(QUICK), "timeout": 3.0, "memory": 4 << 30})
+    made = bench.Bench({**vars(QUICK), "workers": 1, "timeout": 3.0, "memory": 4 << 30})
     yield made
     made.stop()
 

@@ -172,7 +172,7 @@ def test_a_file_that_a_machine_does_not_have_is_sent_to_it(tmp_path, monkeypatch
     (job,) = set_of(tmp_path, 1)
     content = Path(job.path).read_bytes()
     Path(job.path).unlink()
-    station = cluster.Station({**vars(QUICK)})
+    station = cluster.Station({**vars(QUICK), "workers": 1})
     try:
         assert station.do(job) == {"absent": True}
         found = station.do(job, content)

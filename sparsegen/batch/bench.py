@@ -24,6 +24,7 @@ from sparsegen.errors import SparsegenError
 
 START_SECONDS = 300.0  # imports, and measuring the memory, on a busy machine
 JOBS = 500  # that one child does
+SHARE_OF_MEMORY = 0.8  # of what is free, for all children of a device
 
 
 class Stopped(Exception):
@@ -31,7 +32,10 @@ class Stopped(Exception):
 
 
 class Bench:
-    """settings: those of the run. One job at a time; `stop` may be called from another thread."""
+    """settings: those of the run, and the number of `workers` of the device.
+
+    One job at a time; `stop` may be called from another thread.
+    """
 
     def __init__(self, settings: dict):
         self.settings, self.done = settings, 0
@@ -139,13 +143,15 @@ def main(descriptor: int) -> None:
     pipe = Connection(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a run ends
     settings = pickle.loads(pipe.recv_bytes())
-    _limited(settings["memory"])
     from sparsegen import engine, targets, timing
     from sparsegen.batch import measured
 
+    free = engine.free_memory()
+    share = int(SHARE_OF_MEMORY * free / settings["workers"]) if free < float("inf") else None
+    _limited(settings["memory"] or share)
     with contextlib.suppress(EOFError, ConnectionError):
         try:
-            timing.share(turns(targets.get(engine._target(settings["target"], None)).device()))
+            timing.share(turns(targets.get(engine.target_of(settings["target"])).device()))
             about = measured.environment(settings)
         except SparsegenError as error:
             about = {"error": str(error)}

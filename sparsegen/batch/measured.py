@@ -38,7 +38,7 @@ def measured(job: Job, settings: dict) -> dict:
 def environment(settings: dict) -> dict:
     """Where records were made: seed, commit, device, versions, and what the memory gives."""
     made = record.environment(settings["seed"])
-    made["target"] = engine._target(settings["target"], None)
+    made["target"] = engine.target_of(settings["target"])
     made["target_device"] = targets.get(made["target"]).device()
     if made["target"] == "cpu":
         made["threads"] = settings["threads"] or engine.allowed_threads()

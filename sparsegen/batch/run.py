@@ -17,7 +17,6 @@ from sparsegen.record import Records
 
 SETTINGS, RECORDS = "run.json", "records.jsonl"
 ENVIRONMENT = "environment"  # the key of such a record begins so
-SHARE_OF_MEMORY = 0.8
 LIMITS = ("timeout", "memory")  # settings that may be others when a run goes on
 
 
@@ -76,14 +75,14 @@ def run(
     if workers is None:
         cores, threads = engine.allowed_threads(), settings.threads or engine.allowed_threads()
         workers = 2 if cores > threads else 1
-    given = {**asdict(settings), "memory": settings.memory or _memory(workers)}
+    given = {**asdict(settings), "workers": workers}
     stopped: list[int] = []
     remaining = len(left)
     with files.told(lambda number, frame: stopped.append(number)):
-        stopping = lambda: bool(stopped)  # noqa: E731
-        source = cluster.records(left, given, workers, stopping, ray) if ray else local.records(
-            left, given, workers, stopping
-        )  # fmt: skip
+        if ray:
+            source = cluster.records(left, given, workers, lambda: bool(stopped), ray)
+        else:
+            source = local.records(left, given, workers, lambda: bool(stopped))
         try:
             for record in source:
                 remaining -= 1
@@ -142,8 +141,3 @@ def _placed(record: dict, records: Records) -> dict:
     if key not in records.known:
         records.append({"key": key, **about})
     return {**record, "environment": key}
-
-
-def _memory(workers: int) -> int | None:
-    free = engine._free_memory()
-    return int(SHARE_OF_MEMORY * free / workers) if free < float("inf") else None
