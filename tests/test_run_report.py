@@ -128,6 +128,18 @@ def test_what_is_slower_by_more_than_the_noise_is_found(tmp_path):
     assert found["by"].startswith("gains") and not found["slower"] and not found["faster"]
 
 
+def test_runs_differ_by_what_no_clock_decides(tmp_path):
+    tried = [{"label": "a", "level": "CORRECT", "fault": ""}, {"label": "b", "level": "RAN", "fault": "wrong"}]
+    raced = [{"label": "a", "level": "TIMED", "fault": ""}, {"label": "c", "level": "RAN", "fault": "wrong"}]
+    one = summary.read(written(tmp_path / "one", record("a", 10.0, candidates=tried), record("b", 10.0)))
+    two = summary.read(written(tmp_path / "two", record("a", 30.0, candidates=raced), record("b", 10.0, seed=7154)))
+    assert compare.differences(one, one) == []
+    assert compare.differences(one, two) == ["b spmv float64: seed is 7151 and 7154"]
+    wrong = [{"label": "a", "level": "RAN", "fault": "wrong"}]
+    three = summary.read(written(tmp_path / "three", record("a", 10.0, candidates=wrong)))
+    assert len(compare.differences(one, three)) == 2
+
+
 def test_tables_hold_every_time_and_every_record(tmp_path):
     failed = {"key": "c spmv", "matrix": "c", "op": "spmv", "k": None, "fault": "memory", "message": 'too "large", yes'}
     found = summary.read(written(tmp_path / "run", record("a", 10.0), failed))

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from sparsegen.batch.summary import TIE, Run, gain, product, spread
 
+TIMELESS = (
+    "key", "matrix", "op", "k", "asked", "fault", "shape", "nnz", "dtype", "facts", "statistics", "spy",
+    "seed", "device",
+)  # fmt: skip
+
 
 def of(after: Run, before: Run) -> dict:
     """Changes from `before` to `after`: ratios of times, old over new, and which of them are beyond the noise.
@@ -30,6 +35,28 @@ def of(after: Run, before: Run) -> dict:
         "products": list(names), "ratio": whole, "slower": slower, "faster": faster,
         "missing": sorted(set(old) - set(after.records)), "new_faults": faults,
     }  # fmt: skip
+
+
+def differences(one: Run, other: Run) -> list[str]:
+    """In what two runs of the same jobs differ that no clock has a part in; of candidates, those that both tried."""
+    found = [f"{key}: in one run alone" for key in sorted(set(one.records) ^ set(other.records))]
+    for key in sorted(set(one.records) & set(other.records)):
+        first, second = one.records[key], other.records[key]
+        found += [
+            f"{key}: {name} is {first.get(name)!r} and {second.get(name)!r}"
+            for name in TIMELESS
+            if first.get(name) != second.get(name)
+        ]
+        verdicts = [{each["label"]: _verdict(each) for each in record.get("candidates", ())} for record in (first, second)]
+        for label in verdicts[0].keys() & verdicts[1].keys():
+            if verdicts[0][label] != verdicts[1][label]:
+                found.append(f"{key}: {label} is {verdicts[0][label]} and {verdicts[1][label]}")
+    return found
+
+
+def _verdict(tried: dict) -> str:
+    """That of a candidate; whether it was raced is a matter of time."""
+    return tried["fault"] or ("CORRECT" if tried["level"] == "TIMED" else tried["level"])
 
 
 def noise_of(*records: dict) -> float:

@@ -30,7 +30,8 @@ def measured(job: Job, settings: dict) -> dict:
     except MemoryError as error:
         return {**about, "fault": "memory", "message": f"out of the memory allowed: {error}"[:MOST_MESSAGE]}
     except (SparsegenError, OSError) as error:
-        return {**about, "fault": "refused", "message": " ".join(str(error).split())[: 3 * MOST_MESSAGE]}
+        said = " ".join(str(error).replace(job.path, job.name).split())
+        return {**about, "fault": "refused", "message": said[: 3 * MOST_MESSAGE]}
     except Exception as error:  # whatever else: the run goes on, and the record tells of it
         return {**about, "fault": "error", "message": f"{type(error).__name__}: {error}"[: 3 * MOST_MESSAGE]}
 
