@@ -14,7 +14,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from sparsegen import gallery, matrices, parsed
+from sparsegen import gallery, inputs, matrices, parsed
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.readers import binsparse
 
@@ -252,3 +252,13 @@ def test_readers_and_writers_at_once(source):
     writer.join()
     assert not failures, failures[0]
     assert len(list(parsed.place(source).parent.iterdir())) == 1
+
+
+def test_what_is_mapped_has_dtypes_of_this_machine_and_compiles_as_any(source):
+    for _ in range(2):
+        A = parsed.load(source)
+        assert [memoryview(each).format for each in (A.data, A.indices, A.indptr)] == ["d", "i", "i"]
+    with h5py.File(parsed.place(source)) as file:
+        said = file["values"].dtype
+    B = sp.csr_array((A.data.view(said), A.indices, A.indptr), shape=A.shape)
+    assert memoryview(B.data).format == "<d" and memoryview(inputs.as_csr(B).data).format == "d"

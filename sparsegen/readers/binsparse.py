@@ -97,7 +97,8 @@ def arrays(file: Any, buffer: np.ndarray) -> tuple[dict[str, Any], dict[str, np.
         count, place = int(made.size), made.id.get_offset()
         if count and (place is None or place + count * made.dtype.itemsize > len(buffer)):
             raise SparsegenValueError(f"the array {name} is not stored in one piece")
-        view = np.ndarray(count, made.dtype, buffer, place) if count else np.empty(0, made.dtype)
+        dtype = made.dtype.newbyteorder("=") if made.dtype.isnative else made.dtype  # h5py says "<" where "=" is meant
+        view = np.ndarray(count, dtype, buffer, place) if count else np.empty(0, dtype)
         found[name] = _decoded(view, kind, count)
     return about, found
 
