@@ -4,8 +4,7 @@
     python experiments/batch_runs.py nodes --matrices DIR [--limit N]      # needs Ray
     python experiments/batch_runs.py many [--count 10000]
 
-interrupted: the same jobs once in peace, and once killed at three random moments (SIGKILL of the command and whatever it
-started in its session) and resumed. nodes: the same over a Ray cluster of two nodes on this machine, one of which is
+interrupted: the same jobs once in peace, and once killed at three random moments (SIGKILL) and resumed. nodes: the same over a Ray cluster of two nodes on this machine, one of which is
 killed on the way. Of both, records must be those of the first run apart from what a clock decides. many: tiny matrices,
 all done by one process, whose memory and open files must not grow.
 
@@ -163,7 +162,8 @@ def many(options: argparse.Namespace, work: Path) -> dict:
     shutil.rmtree(work / "run")
     return {
         "as expected": grown < GROWTH_MB and last["open_files"] == first["open_files"] and after[1] <= before[1] + 1,
-        "jobs": len(records), "budget of each, s": options.budget, "seconds": f"{seconds:.1f}", "faults": summary.of(found)["faults"] or "none",
+        "jobs": len(records), "budget of each, s": options.budget, "seconds": f"{seconds:.1f}",
+        "faults": summary.of(found)["faults"] or "none",
         "memory of the child after a tenth, and at the end, MB": f"{first['rss_mb']:.1f}, {last['rss_mb']:.1f}",
         "its open files": f"{first['open_files']}, {last['open_files']}",
         "memory of the driver before and after, MB": f"{before[0]:.1f}, {after[0]:.1f}",

@@ -26,7 +26,8 @@ import scipy.sparse as sp
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from sparsegen import engine, gallery, matrices, templates
+from sparsegen import engine, gallery, matrices, templates, twins
+from sparsegen.batch import summary
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
 from sparsegen.record import Records, environment
@@ -125,11 +126,23 @@ def report(rows: list[dict], about: dict) -> str:
                 f"| {other} | {len(done)} | {np.median(ranks):.3f} | {np.percentile(ranks, 10):.3f} | "
                 f"{np.exp(np.mean(np.log(kept))):.3f} | {np.percentile(kept, 10):.3f} |"
             )
-    lines += ["", "| matrix | entries | instances | " + " | ".join(f"{o} correlation, kept" for o in OTHERS) + " |"]
-    lines += ["|---|---|---|" + "---|" * len(OTHERS)]
+    lines += ["", "| structure | matrices | twin's rank correlation, median | its speed kept, geometric mean |"]
+    lines += ["|---|---|---|---|"]
+    for kind in sorted({summary.structure(row) for row in done}):
+        rows_of = [row["twin"] for row in done if summary.structure(row) == kind and row["twin"]["kept"] is not None]
+        ranks = [row["correlation"] for row in rows_of if row["correlation"] is not None]
+        if ranks:
+            kept = np.exp(np.mean(np.log([row["kept"] for row in rows_of])))
+            lines.append(f"| {kind} | {len(rows_of)} | {np.median(ranks):.3f} | {kept:.3f} |")
+    lines += ["", "distance: of the twin's statistics from those asked for, as a share of their size or range.", ""]
+    heads = ["matrix", "entries", "distance", "instances", *(f"{other} correlation, kept" for other in OTHERS)]
+    lines += [f"| {' | '.join(heads)} |"]
+    lines += ["|---|---|---|---|" + "---|" * len(OTHERS)]
     for row in sorted(done, key=lambda row: row["key"]):
         cells = [f"{_said(row[other]['correlation'])}, {_said(row[other]['kept'])}" for other in OTHERS]
-        lines.append(f"| {row['key']} | {row['nnz']} | {row['twin']['instances']} | {' | '.join(cells)} |")
+        asked, found = (gallery.Statistics(**row[name]) for name in ("statistics", "twin_statistics"))
+        about = f"{row['key']} | {row['nnz']} | {twins.distance(found, asked):.3f} | {row['twin']['instances']}"
+        lines.append(f"| {about} | {' | '.join(cells)} |")
     lines += [f"\n{row['key']}: {row['failed']}" for row in rows if "failed" in row]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 EXAMPLE = next(block for kind, block in BLOCKS if kind == "python")
 OUTPUT = next(block for kind, block in BLOCKS if kind == "text")
 SHELL = [line.split("#")[0].strip() for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-LISTED = ("readers", "screen", "formats", "ops", "targets", "baselines", "model", "train", "batch")  # with a line of their own
+LISTED = ("readers", "screen", "formats", "ops", "targets", "baselines", "model", "train", "batch")  # with own lines
 
 
 @pytest.fixture
