@@ -4,9 +4,10 @@
     python experiments/batch_runs.py nodes --matrices DIR [--limit N]      # needs Ray
     python experiments/batch_runs.py many [--count 10000]
 
-interrupted: the same jobs once in peace, and once killed at three random moments (SIGKILL) and resumed. nodes: the same over a Ray cluster of two nodes on this machine, one of which is
-killed on the way. Of both, records must be those of the first run apart from what a clock decides. many: tiny matrices,
-all done by one process, whose memory and open files must not grow.
+interrupted: the same jobs once in peace, and once killed at three random moments (SIGKILL) and resumed. nodes: the
+same over a Ray cluster of two nodes on this machine, one of which is killed on the way. Of both, records must be those
+of the first run apart from what a clock decides. many: tiny matrices, all done by one process, whose memory and open
+files must not grow.
 
 Results: results/batch_<which>.md. --smoke: a few matrices and no search, in seconds.
 """

@@ -215,7 +215,9 @@ def test_the_image_of_a_matrix_shows_where_its_entries_are():
     A = gallery.stencil2d(30, 31)
     image = measured.spy(A)
     assert all(image[place][place] != "0" for place in range(measured.SPY)) and image[0][-1] == "0"
-    assert plots.spy(image).count("<rect") == sum(digit != "0" for row in image for digit in row)
+    widths = [int(width) for width in re.findall(r"h(\d+)v1", plots.spy(image))]
+    assert sum(widths) == sum(digit != "0" for row in image for digit in row)
+    assert plots.spy(image).count("<path") == len(set("".join(image)) - {"0"})
     assert measured.spy(gallery.uniform(3, 2, 0, seed=7153)) == ["0" * measured.SPY] * measured.SPY
 
 

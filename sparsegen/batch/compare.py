@@ -47,7 +47,7 @@ def differences(one: Run, other: Run) -> list[str]:
             for name in TIMELESS
             if first.get(name) != second.get(name)
         ]
-        verdicts = [{each["label"]: _verdict(each) for each in record.get("candidates", ())} for record in (first, second)]
+        verdicts = [{each["label"]: _verdict(each) for each in run.get("candidates", ())} for run in (first, second)]
         for label in verdicts[0].keys() & verdicts[1].keys():
             if verdicts[0][label] != verdicts[1][label]:
                 found.append(f"{key}: {label} is {verdicts[0][label]} and {verdicts[1][label]}")

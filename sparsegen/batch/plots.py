@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
@@ -106,10 +107,14 @@ def roofline(records: Sequence[dict], levels: Sequence[Sequence]) -> str:
 
 def spy(lines: Sequence[str]) -> str:
     """An image of a matrix from the digits of its record."""
+    shades: dict[str, str] = {}
+    for y, line in enumerate(lines):
+        for run in re.finditer(r"([1-9])\1*", line):
+            width = len(run[0])
+            shades[run[1]] = shades.get(run[1], "") + f"M{run.start()} {y}h{width}v1h-{width}z"
     cells = "".join(
-        f'<rect x="{x}" y="{y}" width="1" height="1" fill-opacity="{0.2 + 0.09 * int(digit):.2f}"/>'
-        for y, line in enumerate(lines) for x, digit in enumerate(line) if digit != "0"
-    )  # fmt: skip
+        f'<path d="{path}" fill-opacity="{0.2 + 0.09 * int(digit):.2f}"/>' for digit, path in sorted(shades.items())
+    )
     size = max(len(lines), 1)
     return f'<svg class="spy" viewBox="0 0 {size} {size}" shape-rendering="crispEdges">{cells}</svg>'
 

@@ -213,7 +213,7 @@ def text(found: dict) -> str:
     lines = [f"{found['matrices']} matrices, {found['records']} records" + "".join(
         f", {count} {fault}" for fault, count in found["faults"].items()
     )]  # fmt: skip
-    head = f"{'':<22}{'count':>6}{'geomean':>9}{'p10':>7}{'median':>8}{'p90':>7}{'losses':>8}{'worst':>7}"
+    head = f"{'':<32}{'count':>6}{'geomean':>9}{'p10':>7}{'median':>8}{'p90':>7}{'losses':>8}{'worst':>7}"
     for name, each in found["products"].items():
         lines += [
             "",
@@ -237,4 +237,4 @@ def text(found: dict) -> str:
 
 def _row(label: str, row: dict) -> str:
     numbers = f"{row['geomean']:>9.2f}{row['p10']:>7.2f}{row['median']:>8.2f}{row['p90']:>7.2f}"
-    return f"{label[:22]:<22}{row['count']:>6}{numbers}{row['losses']:>8}{row['worst']:>7.2f}  {row['worst_matrix']}"
+    return f"{label[:32]:<32}{row['count']:>6}{numbers}{row['losses']:>8}{row['worst']:>7.2f}  {row['worst_matrix']}"
