@@ -86,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--group", help="only this group, as HB; * and ? stand for letters")
         made.add_argument("--name", help="only such names")
         made.add_argument("--field", help="real, complex, integer or pattern")
-        made.add_argument("--limit", type=_integer(0), help="no more than so many, the smallest first")
 
     made = command("compile", commands.compile, "search for the fastest verified kernel of a matrix")
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
@@ -117,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("fetch", commands.fetch, "download the matrices of a collection that are not here yet")
     made.add_argument("collection", nargs="?", help="a list, a file or a folder; without one, the whole of SuiteSparse")
     query(made)
+    made.add_argument("--limit", type=_integer(0), help="no more than so many, the smallest first")
     made.add_argument("--dry-run", action="store_true", help="say what would be downloaded")
     made.add_argument("--mirror", metavar="URL", help="a site that is laid out as https://sparse.tamu.edu")
     made.add_argument("--offline", action="store_true", help="connect to nothing; for --dry-run")
@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("batch", commands.batch, "compile every matrix of a collection, one record for each product of each")
     made.add_argument("collection", nargs="?", help="a list, a file or a folder; without one, a query of SuiteSparse")
     query(made)
+    made.add_argument("--limit", type=_integer(0), help="no more than so many matrices, the first ones")
     made.add_argument("--out", required=True, metavar="RUN", help="the folder of the run")
     made.add_argument("--op", default="spmv", metavar="spmv,spmm:k=32", help="products (%(default)s)")
     made.add_argument("--dtype", metavar="f64,f32", help="of the values; those of the file by default")

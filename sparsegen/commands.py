@@ -164,7 +164,7 @@ def batch(options: argparse.Namespace) -> int:
     from sparsegen import engine, index, matrices
     from sparsegen.batch import jobs, run
 
-    engine.model_option(None if options.model == "none" else options.model)
+    model = engine.model_option(options.model)
     query = _query(options)
     names = None if options.collection is None else matrices.listed(options.collection)
     if query:
@@ -181,12 +181,14 @@ def batch(options: argparse.Namespace) -> int:
     if absent:
         print(f"sparsegen: {absent} matrices are not here; `sparsegen fetch` downloads them", file=sys.stderr)
     settings = run.Settings(
-        options.target, options.budget, options.threads, options.facts, options.max_candidates, options.model,
+        options.target, options.budget, options.threads, options.facts, options.max_candidates, model,
         options.seed, options.timeout, int(options.memory * 1e9) if options.memory else None,
     )  # fmt: skip
     bar = tqdm(total=len(planned), disable=not sys.stderr.isatty(), file=sys.stderr, unit="job")
 
     def told(record: dict, left: int) -> None:
+        if not bar.n:
+            bar.initial = len(planned) - left - 1  # of an earlier process: no part of the speed of this one
         bar.n = len(planned) - left
         bar.write(_line(record), file=sys.stderr)
         bar.refresh()
