@@ -101,8 +101,8 @@ def compile(
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
     modules = tuple(name for name in ("torch",) if name in sys.modules)  # what the user had, the worker imports too
-    asked = [] if options["model"] == "auto" else [options["model"]]  # a choice made without a model is no other's
-    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, *asked])
+    model_version = proposers.version(options["model"])  # a choice of another model, or of none, is no choice of this
+    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, model_version])
     if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
         return kernel
     if expected_calls is not None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from sparsegen import candidate as kernel_file
-from sparsegen import checks, engine, evaluate, fence, inputs
+from sparsegen import checks, engine, evaluate, fence, inputs, paths
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Facts, Problem
 from sparsegen.verdict import Level, Verdict
 
 ROUNDS = 8
+MOST_BYTES = 1 << 20  # of a kernel file
 
 
 def instances(
@@ -29,7 +30,7 @@ def instances(
     """
     path = Path(kernel)
     try:
-        text = path.read_text()
+        text = paths.read(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SparsegenValueError(f"cannot read the kernel file {kernel}: {error}") from None
     language = {".cu": "cuda", ".cpp": "cpp"}.get(path.suffix)

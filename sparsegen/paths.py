@@ -1,4 +1,4 @@
-"""Where the data folders are (in a checkout beside the package, in a wheel inside it), the cache, and the user's data.
+"""Where the data folders are (in a checkout beside the package, in a wheel inside it), the cache, and the user's data; safe reading.
 
 The cache is made of what can be made again in seconds: it has a limit, and can be removed at any time. The home holds
 what took a download or long parsing (matrices, their index): it has no limit, and only its owner removes anything.
@@ -7,9 +7,12 @@ what took a download or long parsing (matrices, their index): it has no limit, a
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import platformdirs
+
+from sparsegen.errors import SparsegenValueError
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -18,6 +21,21 @@ def data(folder: str) -> Path:
     """The folder `cuda_templates`, `cpu_templates`, `matrices` or `models`."""
     packaged = PACKAGE / "_data" / folder
     return packaged if packaged.is_dir() else PACKAGE.parent / folder
+
+
+def read(path: Path, most: int) -> bytes:
+    """All of a file that somebody else may have made. Raises SparsegenValueError when it is no regular file (a pipe
+    would wait, a device never ends) or has more than `most` bytes, OSError where it cannot be read."""
+    try:
+        status = path.stat()
+    except ValueError as error:
+        raise SparsegenValueError(f"{str(path)!r} is no path: {error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise SparsegenValueError(f"{path} is no regular file; expected one")
+    if status.st_size > most:
+        raise SparsegenValueError(f"{path} has {status.st_size} bytes; expected at most {most}")
+    with open(path, "rb") as file:
+        return file.read(status.st_size)  # not up to an end: files of /proc say 0, and some wait for more
 
 
 def cache() -> Path:

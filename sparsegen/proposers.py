@@ -9,15 +9,17 @@ fails, one note says so and the templates go on.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from sparsegen import templates
+from sparsegen import paths, templates
 from sparsegen.candidate import Candidate
 from sparsegen.problem import Problem
 
@@ -104,7 +106,7 @@ class Proposers:
         return proposal.candidates
 
 
-_loaded: dict[str, Any] = {}
+_loaded: dict[tuple[str, str], Any] = {}
 
 
 def checkpoint_of(model: str):
@@ -114,12 +116,26 @@ def checkpoint_of(model: str):
     """
     from sparsegen.model import checkpoint, grammar  # not needed where the model is left out
 
-    if model not in _loaded:
+    key = model, version(model)
+    if key not in _loaded:
         found = checkpoint.default(grammar.VERSION) if model == "auto" else checkpoint.load(model, grammar.VERSION)
         if isinstance(found, str):
             return found
-        _loaded[model] = found
-    return _loaded[model]
+        _loaded[key] = found
+    return _loaded[key]
+
+
+def version(model: str) -> str:
+    """What tells a model from the one that `model` named before, without reading all of it: the name of the shipped
+    checkpoint, or a hash of the card of another, which holds those of its files."""
+    if model == "none":
+        return "none"
+    try:
+        if model == "auto":
+            return paths.read(paths.data("models") / "default", 1 << 10).decode("utf-8", "replace").strip()
+        return hashlib.blake2b(paths.read(Path(model) / "card.json", 1 << 20), digest_size=16).hexdigest()
+    except OSError:
+        return "unreadable"
 
 
 def _cores() -> int:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import baselines, candidate
+from sparsegen import baselines, candidate, paths
 from sparsegen.canonical import from_compressed
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Facts, Pattern, Problem
 
 VERSION = 1
+MOST_BYTES = 1 << 40  # of a saved kernel: A is in it
 
 
 def save(thing, path) -> None:
@@ -57,7 +58,7 @@ def _umask() -> int:
 def load(path):
     """A Kernel or an Artifact from a file, screened, compiled and checked. Raises SparsegenValueError."""
     try:
-        blob = Path(path).read_bytes()
+        blob = paths.read(Path(path), MOST_BYTES)
     except OSError as error:
         raise SparsegenValueError(f"cannot read {path}: {error.strerror}; expected a file written by save()") from None
     return loads(blob, str(path))

@@ -13,12 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
-    errors paths problem verdict timing arena model projects
+    errors
+    paths problem verdict timing arena model projects
     files formats ops canonical cache operands nvrtc mkl_library model.entries model.recipe
     readers twins values checks download archive fence explain model.statistics model.windows
     index gallery candidate model.encoder
     matrices
-    parsed fetch inputs composite model.tokenizer model.decoder
+    parsed fetch inputs composite model.tokenizer model.decoder model.expression
     prelude templates model.generator
     metrics
     screen model.checkpoint
@@ -37,6 +38,7 @@ LAYERS = """
     train.corpus
     train.examples train.verdicts
     train.pretrain train.sft train.rl
+    train.publish
     commands
     __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own

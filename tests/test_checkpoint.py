@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from sparsegen.model.tokenizer import CPP, Tokenizer
 pytest.importorskip("tokenizers")
 ROOT = Path(__file__).resolve().parent.parent
 TINY = replace(recipe.load("tiny"), vocabulary=300)
+SIZES = recipe.sizes(asdict(TINY))
 CARD = {"seed": 7013, "commit": "abc", "data": {"texts": 3}, "evaluation": {"loss": 1.5}, "grammar": 3}
 
 
@@ -41,7 +44,7 @@ def saved(tmp_path, tokenizer) -> Path:
 
 def test_it_comes_back(saved, tokenizer):
     read = checkpoint.load(saved, grammar=3)
-    assert (read.path, read.recipe) == (saved, TINY)
+    assert (read.path, read.recipe) == (saved, SIZES)
     assert read.tokenizer.digest == tokenizer.digest
     assert {name: read.card[name] for name in CARD} == CARD
     assert read.card["prelude"] == prelude.VERSION
@@ -76,7 +79,7 @@ def test_its_files_and_name(saved, tmp_path, tokenizer):
 
 def test_it_may_be_moved(saved, tmp_path):
     shutil.move(saved, tmp_path / "elsewhere")
-    assert checkpoint.load(tmp_path / "elsewhere").recipe == TINY
+    assert checkpoint.load(tmp_path / "elsewhere").recipe == SIZES
 
 
 def edited(saved: Path, **changes: object) -> None:
@@ -125,6 +128,158 @@ def test_what_is_missing_or_damaged_is_refused(saved, name):
         checkpoint.load(saved)
 
 
+FILES = ["weights.safetensors", "tokenizer.json", "card.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "of /proc"])
+def test_what_is_no_file_is_not_read(saved, name, kind):
+    """A pipe would wait, /dev/zero has no end, and reading some files of /proc waits."""
+    file = saved / name
+    file.unlink()
+    message = "no regular file"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to({"device": "/dev/zero", "loop": name, "of /proc": "/proc/kmsg"}[kind])
+        if kind != "device":
+            message = "is no checkpoint|JSON|the hash of|tokenizer is not one|no regular file"
+    with pytest.raises(SparsegenValueError, match=message):
+        checkpoint.load(saved)
+
+
+def test_how_it_was_trained_does_not_matter_where_it_runs(saved):
+    """A field of training that is new, or gone, since: the model is the same."""
+    other = asdict(TINY)
+    other["rl"] = {"updates": 5, "since": 7}
+    del other["pretrain"]
+    edited(saved, recipe=other)
+    assert checkpoint.load(saved).recipe == SIZES
+
+
+def test_files_may_be_links(saved, tmp_path):
+    for name in FILES:
+        (saved / name).rename(tmp_path / name)
+        (saved / name).symlink_to(tmp_path / name)
+    assert checkpoint.load(saved).recipe == SIZES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_too_large_is_not_read(saved, name):
+    with open(saved / name, "r+b") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(SparsegenValueError, match=rf"{name} has 4398046511104 bytes; expected at most \d+$"):
+        checkpoint.load(saved)
+
+
+@pytest.mark.parametrize("path", ["no\0path", "x" * 5000, "/dev/null"])
+def test_what_is_no_folder_is_one_error(path):
+    with pytest.raises(SparsegenValueError):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoder_layers": 10**9}, {"decoder_layers": 10**9}, {"longest": 2 * 10**8}, {"tokens": 10**7},
+        {"d_model": "32"}, {"d_ff": 64.0}, {"heads": None}, {"vocabulary": [300]}, {"name": "../../x"},
+        {"d_model": 8192, "d_ff": 32768, "encoder_layers": 128}, {"embedding": "other"},
+    ],
+    ids=lambda change: "-".join(change),
+)  # fmt: skip
+def test_hostile_sizes_are_refused_at_once(saved, change):
+    edited(saved, recipe=asdict(TINY) | change)
+    with pytest.raises(SparsegenValueError) as raised:
+        checkpoint.load(saved)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.replace("abc", "\xe9").encode("latin-1"),
+        lambda text: text.replace('"abc"', "[" * 20_000 + "]" * 20_000).encode(),
+        lambda text: text.replace('"abc"', "9" * 9_000).encode(),
+        lambda text: text.replace('"prelude": ', '"prelude": [[[[[[[[[]]]]]]]]], "x": ').encode(),
+        lambda text: text.replace('"prelude": 1', '"prelude": true').encode(),
+        lambda text: text.replace('"prelude": 1', '"prelude": "1"').encode(),
+        lambda text: text.replace('"prelude": ', f'"prelude": "{"x" * 100_000}", "x": ').encode(),
+    ],
+)
+def test_hostile_cards_are_one_error(saved, content):
+    text = (saved / "card.json").read_text()
+    (saved / "card.json").write_bytes(content(text))
+    with pytest.raises(SparsegenValueError, match=r"card\.json of tiny-.* is not JSON|the prelude version") as raised:
+        checkpoint.load(saved)
+    assert len(str(raised.value)) < 300
+
+
+def stored(saved: Path, change: dict[str, np.ndarray]) -> None:
+    import safetensors.numpy
+
+    content = safetensors.numpy.save(safetensors.numpy.load_file(saved / "weights.safetensors") | change)
+    (saved / "weights.safetensors").write_bytes(content)
+    edited(saved, weights=checkpoint._hash(content))
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        np.array([np.nan], np.float16), np.array([-np.inf], np.float16), np.array([0.5], np.float32),
+        np.array([0.5], np.float64), np.array([3], np.int16), np.array([True]), np.array([0.5 + 1j], np.complex64),
+    ],
+    ids=lambda bias: f"{bias.dtype} {bias[0]}",
+)  # fmt: skip
+def test_weights_are_finite_halves(saved, bias):
+    stored(saved, {"value.bias": bias})
+    message = r"value\.bias of checkpoint tiny-.* is not made of finite fp16 numbers"
+    with pytest.raises(SparsegenValueError, match=message):
+        checkpoint.load(saved)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_damage_is_one_error(saved, name):
+    """Also where the hashes agree with it: bytes changed, cut out and doubled, values of the card replaced."""
+    rng = np.random.default_rng(7027)
+    whole, card = (saved / name).read_bytes(), json.loads((saved / "card.json").read_text())
+    odd = (None, True, -1, 2**70, 1e308, "", "\ud800", [], {}, [[[]]], {"": {}})
+    for _ in range(60):
+        content = bytearray(whole)
+        at, length = int(rng.integers(min(len(whole), 9000))), int(rng.integers(1, 40))
+        match rng.integers(4):
+            case 0:
+                content[at] = int(rng.integers(256))
+            case 1:
+                del content[at : at + length]
+            case 2:
+                content[at:at] = content[at : at + length]
+            case _:
+                changed = copy.deepcopy(card)
+                table = [changed, changed["recipe"], changed["recipe"]["rl"]][rng.integers(3)]
+                table[sorted(table)[rng.integers(len(table))]] = odd[rng.integers(len(odd))]
+                content = bytearray(json.dumps(changed).encode() if name == "card.json" else whole[: at + 1])
+        (saved / name).write_bytes(content)
+        if name == "weights.safetensors":
+            edited(saved, weights=checkpoint._hash(bytes(content)))
+        if name == "tokenizer.json":
+            digest = hashlib.blake2b(content.decode("utf-8", "replace").encode(), digest_size=8).hexdigest()
+            edited(saved, tokenizer=digest)
+        try:
+            checkpoint.load(saved)
+        except SparsegenError as error:
+            assert len(str(error)) < 500
+
+
+def test_more_weights_than_declared_are_refused_unread(saved):
+    stored(saved, {"more": np.zeros(1 << 18, np.float16)})
+    with pytest.raises(SparsegenValueError, match=r"weights\.safetensors has \d+ bytes; expected at most"):
+        checkpoint.load(saved)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0{}", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}"])
 def test_weights_that_are_none_are_refused(saved, content):
     (saved / "weights.safetensors").write_bytes(content)
@@ -149,6 +304,11 @@ def test_weights_of_another_shape_are_refused(saved, tokenizer):
     ("change", "message"),
     [
         ({"name": "../tiny"}, "named '../tiny'"),
+        ({"name": "x" * 200}, "named 'xxx"),
+        ({"card": [1, 2]}, r"a card that is \[1, 2\]; expected a table of seed, commit"),
+        ({"card": None}, "a card that is None"),
+        ({"card": CARD | {3: 4}}, "a card that is {"),
+        ({"card": CARD | {"data": "x" * 2_000_000}}, r"card\.json has \d+ bytes; expected at most"),
         ({"card": {"seed": 3}}, "a card without commit, data, evaluation, grammar"),
         ({"card": CARD | {"prelude": 1}}, "a card with prelude, which save writes itself"),
         ({"card": CARD | {"data": {3, 4}}}, "the card is not JSON"),
@@ -212,6 +372,12 @@ def test_loading_needs_neither_torch_nor_tokenizers(saved):
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout.strip() == "[]"
+
+
+def test_what_is_saved_was_loaded_and_a_damaged_one_is_not_taken_for_it(saved, tokenizer):
+    (saved / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(SparsegenValueError, match=r"the hash of weights\.safetensors"):
+        checkpoint.save(saved.parent, "tiny", TINY, tokenizer, numbers(7013), CARD)
 
 
 def test_an_interrupted_save_leaves_no_checkpoint(tmp_path, tokenizer, monkeypatch):

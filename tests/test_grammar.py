@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import string
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sparsegen import candidate, engine, gallery, templates
+from sparsegen import candidate, engine, formats, gallery, templates
+from sparsegen.model import expression
 from sparsegen.model.grammar import Grammar, State
 from sparsegen.model.tokenizer import written
 from sparsegen.screen import cpp, cuda
@@ -106,12 +109,12 @@ def header(*lines: str, entry: str = "spmv", items: str = "m") -> str:
         ("opaque", header('format = "csr"', entry="door_spmv"), 'door_spmv"'),
         ("opaque", header('format = "csr"', items="rows"), "rows"),
         ("opaque", header('format = "csr"', items="slice_count"), "slice"),
-        ("opaque", header('format = "csr"', items="m / 2"), '"'),
-        ("opaque", header('format = "csr"', items="-m"), '"'),
-        ("opaque", header('format = "csr"', items="ceil_div(m))"), ')'),
+        ("opaque", header('format = "csr"', items="m / 2"), " 2"),
+        ("opaque", header('format = "csr"', items="-m"), "-m"),
+        ("opaque", header('format = "csr"', items="ceil_div(m))"), "))"),
         ("opaque", header('format = "csr"') + "entry", "entry"),
         ("blocks", header('format = "bsr"', "[params]", "R = 5", "S = 2", items="block_rows") + "*/", "5"),
-        ("blocks", header('format = "csr"', "[params]", "WIDTH = 4") + "*/", "*/"),  # the prelude's
+        ("blocks", header('format = "csr"', "[params]", "WIDTH = 4"), " = 4"),  # the prelude's
     ],
 )
 def test_headers_that_cannot_be(matrix, text, at):
@@ -141,6 +144,144 @@ def test_a_number_that_may_begin_may_end(matrix, lines):
 
     begun = [d for d in "0123456789" if state.may(d)]
     assert begun and all(ends(d) for d in begun)
+
+
+CHARACTERS = string.ascii_letters + string.digits + ' \n"_+-*/%(),[]={}.'
+CLOSING = '"\n]}*/)='
+
+
+def fragments(of: Grammar) -> list[str]:
+    """What a header may hold or clash with: words of all formats, and the lines of the templates."""
+    words = {word for name in formats.names() for word in (*of.rules.words(name), *formats.get(name).PARAMS)}
+    lines = {line for each in templates.load(of.language) for line in candidate.text(each).split("*/")[0].splitlines()}
+    lines |= {f'format = "{name}"' for name in formats.names()} | {f'values = "{name}"' for name in of.rules.encodings}
+    marks = ["params = { ", "door", *["64", " = ", '"', "\n"] * 9]
+    return [*sorted(words), *(f"{line}\n" for line in sorted(lines)), *marks]
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+@pytest.mark.parametrize("op", ["spmv", "spmm"])
+def test_no_header_comes_to_where_nothing_may_follow(language, op, matrix):
+    """Wherever characters and fragments at random lead, something may follow until the header is closed."""
+    of = grammar(matrix, language, op)
+    known = fragments(of)
+    for seed in (7001, 7019):
+        rng = random.Random(f"{seed} {language} {op} {matrix}")
+        state = of.start()
+        while not state.in_body:
+            tried = rng.sample(known, 12) if rng.random() < 0.4 else []
+            tried += sorted(CHARACTERS, key=lambda each: (each not in CLOSING and rng.random() < 0.6, rng.random()))
+            piece = next((each for each in tried if state.may(each)), None)
+            assert piece is not None, f"nothing may follow {state.text[-200:]!r}"
+            state.push(piece)
+
+
+@pytest.mark.parametrize("most", [(1 << 63) - 1, 1024])
+def test_no_launch_expression_comes_to_where_nothing_may_follow(most):
+    """Up to the longest; and each may be ended where it is said to be one."""
+    names = {"m": 100_003, "n": 7, "nnz": 0, "rows": 1 << 40}
+    least = int(most == 1024)
+    for seed in range(7001, 7005):
+        rng, text = random.Random(seed), ""
+        while not expression.is_one(text, names, least, most) or (len(text) < 195 and rng.random() < 0.99):
+            tried = sorted([*"0123456789+-*/%(), acdeilmnorsvwxz_", "ceil_div("], key=lambda _: rng.random())
+            piece = next((each for each in tried if expression.begins(text + each, names, least, most)), None)
+            assert piece is not None or expression.is_one(text, names, least, most), text
+            if piece is None:
+                break
+            text += piece
+        assert least <= candidate.evaluate(text, names) <= most
+
+
+@pytest.mark.parametrize(
+    ("text", "begun", "one"),
+    [
+        ("", True, False),
+        (" ", True, False),
+        ("m", True, True),
+        ("ro", True, False),
+        ("rox", False, False),
+        ("m /", True, False),
+        ("m / ", False, False),
+        ("m // 0", False, False),  # divided by zero, whatever follows
+        ("m // (0", False, False),
+        ("m // nnz", False, False),
+        ("m % n", True, True),
+        ("ceil_div", True, False),
+        ("ceil_div(m", True, False),
+        ("ceil_div(m, n", True, False),
+        ("ceil_div(m, n)", True, True),
+        ("ceil_div(m)", False, False),
+        ("ceil_div(m, n, n", False, False),
+        ("min m", False, False),
+        ("m n", False, False),
+        ("m\n", False, False),
+        ("7m", False, False),
+        ("007", False, False),
+        ("0x1f", False, False),
+        ("1_0", False, False),
+        ("-m", False, False),  # candidate.evaluate knows no sign
+        ("n - m", True, False),  # negative so far
+        ("n - m + 100000", True, True),
+        ("m * 9223372036854775807", False, False),
+        ("m ** 2", False, False),
+        ("m */", False, False),
+        ("m)", False, False),
+        ("(m", True, False),
+        ("()", False, False),
+        ("(" * 101, False, False),  # and as many to close
+        ("m, n", False, False),
+        ("+".join(["m"] * 30), True, True),
+        ("+".join(["m"] * 40), False, False),  # nested too deeply
+        ("1" * 201, False, False),
+    ],
+)  # fmt: skip
+def test_launch_expressions(text, begun, one):
+    names = {"m": 100_003, "n": 7, "nnz": 0, "rows": 1 << 40}
+    assert expression.begins(text, names, 0, (1 << 63) - 1) is begun
+    assert expression.is_one(text, names, 0, (1 << 63) - 1) is one
+
+
+OP = '/* sparsegen\nop = "spmv"\n'
+ENTRY = OP + 'format = "csr"\n{}[[launch]]\nentry = "'
+REST = OP + '[params]\n{} = 4\n[[part]]\nselect = "rest"\n'
+
+
+@pytest.mark.parametrize(
+    ("matrix", "language", "text", "piece", "allowed"),
+    [
+        ("opaque", "cpp", ENTRY.format(""), "a__", False),  # no name is continued so
+        ("opaque", "cpp", ENTRY.format(""), "door", False),
+        ("opaque", "cpp", ENTRY.format(""), "a" * 39 + "_", False),
+        ("opaque", "cpp", ENTRY.format(""), "a" * 38 + "_", True),
+        ("opaque", "cpp", ENTRY.format(""), 'STORE"', False),  # the prelude's
+        ("opaque", "cpp", ENTRY.format("[params]\nTILE = 3\n"), 'TILE"', False),
+        ("opaque", "cpp", OP + 'format = "csr"\n[params]\n', "T" * 41, False),
+        ("opaque", "cpp", OP + 'format = "csr"\n[params]\n', "T" * 39 + "_", False),
+        ("opaque", "cpp", OP + 'format = "csr"\n[params]\n', "STORE =", False),
+        ("opaque", "cpp", OP + 'format = "csr"\n[params]\n', "".join(f"A{i} = 3\n" for i in range(24)), True),
+        ("opaque", "cpp", OP + 'format = "csr"\n[params]\n', "".join(f"A{i} = 3\n" for i in range(24)) + "B", False),
+        ("opaque", "cpp", OP + 'format = "ell"\n[params]\n', 'values = "full"', True),
+        ("opaque", "cpp", OP, "zero", False),  # no row is dense, so a format has to come first
+        ("dense row", "cpp", OP, "zero", True),
+        ("opaque", "cpp", OP, "[params]", False),
+        ("opaque", "cuda", OP, "[scratch]", False),
+        ("opaque", "cuda", OP + 'format = "csr"\n[scratch]\n', "carry", True),
+        ("opaque", "cuda", OP + 'format = "csr"\n[scratch]\n', "a__", False),
+        ("opaque", "cuda", OP + 'format = "csr"\n[scratch]\n', "int =", False),
+        ("blocks", "cpp", OP + 'format = "ell"\n[params]\n', 'values = "constant"\n', True),  # no row is padded
+        ("blocks", "cpp", OP + 'format = "bsell"\n[params]\nR = 2\nS = 2\nSLICE = 8\n', 'values = "full"\n', True),
+        ("blocks", "cpp", OP + 'format = "bsell"\n[params]\nR = 2\nS = 2\nSLICE = 8\n', 'values = "constant', False),
+        ("dense row", "cpp", REST.format("TILE"), 'format = "dia"', True),
+        ("dense row", "cpp", REST.format("DIAGONALS"), 'format = "dia"', False),  # which has this word
+        ("dense row", "cpp", REST.format("DIAGONALS"), 'format = "csr"', True),
+    ],
+)  # fmt: skip
+def test_no_name_or_table_is_begun_that_the_rest_cannot_have(matrix, language, text, piece, allowed):
+    state = grammar(matrix, language).start()
+    assert state.may(text)
+    assert state.push(text).may(piece) is allowed
 
 
 def test_a_composite_is_two_parts():

@@ -87,6 +87,26 @@ def test_what_the_model_wrote_is_remembered(played, plain, tmp_path, monkeypatch
     assert sparsegen.compile(A, budget=BUDGET, **options).candidate.key == first.candidate.key
 
 
+def test_a_choice_of_another_model_is_not_taken(played, plain, tmp_path, monkeypatch):
+    """A checkpoint that was trained again under its name, or ships since: both are searched with."""
+    monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path / "cache"))
+    shipped = tmp_path / "models"
+    shipped.mkdir()
+    (shipped / "card.json").write_text("{}")
+    (shipped / "default").write_text("first-0a\n")
+    monkeypatch.setattr(paths, "data", lambda folder: shipped)
+    played("nothing")
+    options = {**OPTIONS, "cache": True, "budget": BUDGET}
+    for model in ("auto", shipped):
+        assert not sparsegen.compile(A, model=model, **options).report()["cached"]
+        assert sparsegen.compile(A, model=model, **options).report()["cached"]
+    (shipped / "default").write_text("second-0b\n")
+    assert not sparsegen.compile(A, **options).report()["cached"]
+    assert sparsegen.compile(A, model=shipped, **options).report()["cached"]
+    (shipped / "card.json").write_text('{"seed": 7}')
+    assert not sparsegen.compile(A, model=shipped, **options).report()["cached"]
+
+
 def test_templates_and_texts_take_turns_and_none_is_tried_twice(played):
     played(SCALAR, SLICE)
     problem = problem_of(A, facts=None)
@@ -274,6 +294,8 @@ def test_a_checkpoint_is_read_once(monkeypatch, tmp_path):
     first = proposers.checkpoint_of(str(tmp_path))
     assert proposers.checkpoint_of(str(tmp_path)) is first
     assert read == [(str(tmp_path), 1)]
+    (tmp_path / "card.json").write_text("{}")
+    assert proposers.checkpoint_of(str(tmp_path)) is not first
     monkeypatch.setattr(checkpoint, "default", lambda grammar: "none yet")
     assert proposers.checkpoint_of("auto") == "none yet"
 

@@ -12,7 +12,7 @@ import pytest
 from support import kernel_of, right, template
 
 import sparsegen
-from sparsegen import gallery, store
+from sparsegen import gallery, judge, store
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.screen import cpp
 from sparsegen.targets import cpu
@@ -156,9 +156,13 @@ def test_other_archives(tmp_path):
 
 def test_paths_that_cannot_be_used(tmp_path):
     saved, _ = kernel()
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(SparsegenValueError, match="cannot read"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "nothing", tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(SparsegenValueError, match=r"cannot read|no regular file"):
             sparsegen.load(path)
+        with pytest.raises(SparsegenValueError, match=r"cannot read|no regular file"):
+            next(judge.instances(str(path), str(path)))
+    (tmp_path / "pipe").unlink()
     with pytest.raises(SparsegenValueError, match="cannot write"):
         saved.save(tmp_path / "no folder" / "k")
     (tmp_path / "folder").mkdir()

@@ -164,6 +164,61 @@ def test_gaps_between_ids_are_refused(tokenizer):
         Tokenizer(json.dumps(broken))
 
 
+@pytest.mark.parametrize(
+    "id", ["300", 300.0, True, None, [300], 10**30, -1], ids=lambda id: f"{type(id).__name__} {str(id)[:3]}"
+)
+def test_ids_are_integers(tokenizer, id):
+    broken = json.loads(tokenizer._text)
+    last = max(broken["model"]["vocab"], key=broken["model"]["vocab"].__getitem__)
+    broken["model"]["vocab"][last] = float(SIZE - 1) if id == 300.0 else 1 if id is True else id
+    with pytest.raises(SparsegenValueError, match="Tokenizer"):
+        Tokenizer(json.dumps(broken))
+
+
+def test_pieces_are_short(tokenizer):
+    broken = json.loads(tokenizer._text)
+    broken["model"]["vocab"]["x" * 10_000] = tokenizer.size
+    with pytest.raises(SparsegenValueError, match="Tokenizer"):
+        Tokenizer(json.dumps(broken))
+    assert Tokenizer.learn(["x" * 5000] * 9, 2 * LEAST).size == 2 * LEAST
+
+
+def hostile(table: dict, change: str) -> None:
+    split = table["pre_tokenizer"]["pretokenizers"][0]
+    match change:
+        case "pattern":
+            split["pattern"]["Regex"] = "(a|a)*$"  # takes forever
+        case "normalizer":
+            table["pre_tokenizer"] = None
+        case "unknown":
+            table["model"]["merges"].append(["nothing", "known"])
+        case "odd":
+            table["model"]["merges"] = 3
+        case "triple":
+            table["model"]["merges"][0] = ["a", "b", "c"]
+        case "missing":
+            del table["model"]["merges"]
+
+
+@pytest.mark.parametrize("change", ["pattern", "normalizer", "unknown", "odd", "triple", "missing"])
+def test_a_file_that_was_not_learned_decodes_and_does_not_encode(tokenizer, change):
+    table = json.loads(tokenizer._text)
+    hostile(table, change)
+    read = Tokenizer(json.dumps(table))
+    assert read.decode([300, 301]) == tokenizer.decode([300, 301])
+    with pytest.raises(SparsegenValueError, match="the tokenizer cannot encode"):
+        read.encode("a" * 50 + "b")
+
+
+def test_only_files_of_a_size_are_read(tmp_path):
+    with open(tmp_path / "large.json", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SparsegenValueError, match="bytes; expected at most"):
+        Tokenizer.load(tmp_path / "large.json")
+    with pytest.raises(SparsegenValueError, match="no regular file"):
+        Tokenizer.load("/dev/zero")
+
+
 def test_what_is_no_text_is_refused(tokenizer):
     with pytest.raises(SparsegenTypeError, match="bytes"):
         tokenizer.encode(b"a")

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from support import held, right, template
 
 import sparsegen
 from sparsegen import matrices, paths, proposers, templates
-from sparsegen.model import checkpoint, recipe
+from sparsegen.model import checkpoint, grammar, recipe
 from sparsegen.model.sample import Sample
 from sparsegen.model.tokenizer import Tokenizer, written
 from sparsegen.record import Records
@@ -355,7 +356,7 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert sorted(file.name for file in folder.iterdir()) == ["card.json", "tokenizer.json", "weights.safetensors"]
     found = checkpoint.load(folder)
     halves = {name: each.astype(np.float16) for name, each in rl.weights(recipe.load("tiny"), trained).items()}
-    assert found.card["data"] == "tiny" and found.recipe == recipe.load("tiny")
+    assert found.card["data"] == "tiny" and found.recipe == recipe.sizes(asdict(recipe.load("tiny")))
     assert np.array_equal(found.decoder._embedding, halves["t5.shared.weight"].astype(np.float32))
 
     A = matrices.load(place.matrices / REAL)
@@ -372,6 +373,134 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert run("publish", "--trained", place.root / "tuned", *given) == 0  # a model of stage 2 does as well
     other = Path(capsys.readouterr().out.strip())
     assert other != folder and (place.models / "default").read_text() == other.name + "\n"
+    assert not [each.name for each in place.models.iterdir() if each.name.startswith(".")]
+
+
+def test_what_is_published_may_lie_between_two_stages(place, tuned, trained, publishing):
+    sizes = recipe.load("tiny")
+    found = checkpoint.load(publishing(trained, "--tuned", tuned, "--share", "0.25"))
+    assert found.card["share"] == 0.25
+    first, last = (each["t5.shared.weight"] for each in (sft.weights(sizes, tuned), rl.weights(sizes, trained)))
+    assert not np.array_equal(first, last)
+    assert np.array_equal(found.decoder._embedding, (0.75 * first + 0.25 * last).astype(np.float16).astype(np.float32))
+    assert "expected one of rl" in publishing(tuned, "--tuned", tuned, "--share", "0.25")
+    assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "1.5")
+    assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "nan")
+    assert "the run of stage 2" in publishing(trained, "--share", "0.25")
+    assert "a share below 1" in publishing(trained, "--tuned", tuned)
+    assert "share" not in checkpoint.load(publishing(trained)).card
+
+
+CARD = {"seed": 20261, "commit": "0", "data": "tiny", "evaluation": "none", "grammar": grammar.VERSION}
+
+
+def stated(run: Path, out: Path, **changes: object) -> Path:
+    """A copy of a run whose state says something else, or with None no more than other versions of it did."""
+    shutil.copytree(run, out)
+    file = next(out / name for name in ("state.pt", "checkpoint.pt") if (out / name).exists())
+    state = torch.load(file, weights_only=True) | changes
+    torch.save({name: value for name, value in state.items() if value is not None}, file)
+    return out
+
+
+def recorded(run: Path, **changes: object) -> dict:
+    return torch.load(run / "checkpoint.pt", weights_only=True)["config"] | changes
+
+
+@pytest.fixture
+def publishing(place, pretrained, tmp_path, capsys) -> Callable[..., str]:
+    """Publish a run and give what it said, one line; nothing is left behind where it was refused."""
+
+    def publish(trained: Path, *options: object, card: object = CARD, tokenizer: Path | None = None) -> str:
+        (tmp_path / "card.json").write_text(card if isinstance(card, str) else json.dumps(card))
+        before = {each.name for each in place.models.iterdir()}
+        given = ("--tokenizer", tokenizer or pretrained / "tokenizer.json", "--card", tmp_path / "card.json")
+        ended = run("publish", "--trained", trained, *given, "--recipe", "tiny", *options)
+        said = capsys.readouterr()
+        (line,) = (said.out + said.err).splitlines()
+        assert (ended == 0) is line.startswith(str(place.models))
+        if ended:
+            assert line.startswith("error: ") and {each.name for each in place.models.iterdir()} == before
+        return line
+
+    return publish
+
+
+def test_a_run_that_is_not_at_its_end_is_published_when_asked(place, tuned, trained, tmp_path, publishing):
+    fine = stated(tuned, tmp_path / "fine", step=13)
+    assert "has come to 13 of 20 of the stage sft" in publishing(fine)
+    card = checkpoint.load(publishing(fine, "--unfinished")).card
+    assert card["unfinished"] == "13 of 20"
+    short = stated(trained, tmp_path / "short", iteration=1)
+    assert "has come to 1 of 2 of the stage rl" in publishing(short)
+    assert checkpoint.load(publishing(short, "--unfinished")).card["unfinished"] == "1 of 2"
+    old = stated(trained, tmp_path / "old", iteration=1, updates=None, recipe=None, tokenizer=None)
+    assert "has come to 1 of 2 of the stage rl" in publishing(old)
+    whole = stated(trained, tmp_path / "whole", updates=None, recipe=None, tokenizer=None)
+    assert "unfinished" not in checkpoint.load(publishing(whole, "--unfinished")).card
+
+
+def test_no_stage_goes_on_from_a_run_that_is_not_at_its_end(place, pretrained, tuned, tmp_path, capsys):
+    short = stated(tuned, tmp_path / "short", step=13)
+    assert run("rl", *rl_options(place, pretrained, short, tmp_path / "out")) == 1
+    assert "short has come to 13 of 20 of the stage sft" in capsys.readouterr().err
+    short = stated(pretrained, tmp_path / "before", step=7)
+    assert run("sft", *sft_options(place, short, tmp_path / "out")) == 1
+    assert "before has come to 7 of 20 of the stage pretrain" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_belong_together_is_not_published(place, pretrained, tuned, trained, tmp_path, publishing):
+    assert "is a run of the stage pretrain" in publishing(pretrained)
+    other = tmp_path / "tokenizer.json"
+    Tokenizer.learn(["another text"] * 3, recipe.load("tiny").vocabulary).save(other)
+    for each in (tuned, trained):
+        assert "trained with another tokenizer" in publishing(each, tokenizer=other)
+    moved = stated(tuned, tmp_path / "moved", config=recorded(tuned, tokenizer=str(tmp_path / "gone.json")))
+    assert place.models.name in publishing(moved)
+    sizes = asdict(recipe.load("tiny"))
+    longer = recorded(tuned, recipe=sizes | {"longest": 400, "embedding": "raw"})
+    message = "of a recipe with another embedding, longest"
+    assert message in publishing(stated(tuned, tmp_path / "longer", config=longer))
+    assert message in publishing(stated(trained, tmp_path / "long", recipe=longer["recipe"]))
+    (tmp_path / "wide.toml").write_text((place.models / "tiny.toml").read_text().replace("d_ff = 64", "d_ff = 96"))
+    silent = stated(trained, tmp_path / "silent", recipe=None)
+    assert "is not of recipe wide" in publishing(silent, "--recipe", tmp_path / "wide.toml")
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ([1, 2], "a card that is [1, 2]; expected a table of seed, commit, data, evaluation, grammar"),
+        ("null", "a card that is None"),
+        ("{", "is not JSON"),
+        ("[" * 50_000, "is not JSON"),
+        ("\ufeff{}", "is not JSON"),
+        ({"seed": 3, "grammar": grammar.VERSION}, "a card without commit, data, evaluation"),
+        (CARD | {"recipe": {}}, "a card with recipe, which save writes itself"),
+        (CARD | {"grammar": grammar.VERSION + 1}, "the grammar version of checkpoint tiny-"),
+        (CARD | {"grammar": str(grammar.VERSION)}, "the grammar version of checkpoint tiny-"),
+        (CARD | {"data": "x" * 2_000_000}, "bytes; expected at most"),
+        (json.dumps(CARD).replace('"none"', "NaN"), "the card is not JSON"),
+    ],
+)
+def test_cards_that_are_none_are_one_error(tuned, publishing, card, message):
+    assert message in publishing(tuned, card=card)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "state.pt"])
+def test_a_damaged_run_is_one_error(tuned, trained, tmp_path, publishing, name):
+    for place, content in enumerate((b"", b"\x80", (tuned / "checkpoint.pt").read_bytes()[:9000], "[]", "{}", None)):
+        out = tmp_path / str(place)
+        out.mkdir()
+        if isinstance(content, bytes):
+            (out / name).write_bytes(content)
+        else:
+            torch.save({"[]": [], "{}": {}, None: {"generator": {}, "step": 20}}[content], out / name)
+        assert any(said in publishing(out) for said in ("is damaged", "is none", "lacks"))
+    assert "no recipe My-Model" in publishing(tuned, "--recipe", "My-Model")
+    shutil.copy(paths.data("models") / "tiny.toml", tmp_path / "My-Model.toml")
+    assert "recipe.name = 'My-Model'" in publishing(tuned, "--recipe", tmp_path / "My-Model.toml")
 
 
 def test_two_runs_in_one_folder_are_noticed(place, pretrained, tuned, tmp_path, capsys):

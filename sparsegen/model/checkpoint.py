@@ -3,15 +3,19 @@
 The card says what the model was made of and what it was made for: its recipe, seed, commit, data and evaluation as the
 trainer gives them, and the versions of everything its texts and inputs depend on. A checkpoint for another prelude,
 grammar, tokenizer or encoder is refused. The hash is the card's, and the card holds those of the other files.
+
+A folder may be anybody's: what is read is bounded before it is read, and nothing in it is run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
-import shutil
+import reprlib
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +28,12 @@ from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.model import decoder, encoder, statistics
 from sparsegen.model import recipe as recipes
 from sparsegen.model.decoder import Decoder
-from sparsegen.model.recipe import Recipe
+from sparsegen.model.recipe import Recipe, Sizes
+from sparsegen.model.tokenizer import MOST_BYTES as MOST_TOKENIZER
 from sparsegen.model.tokenizer import Tokenizer
 
 WEIGHTS, TOKENIZER, CARD = "weights.safetensors", "tokenizer.json", "card.json"
+MOST_CARD = 1 << 20  # bytes
 GIVEN = ("seed", "commit", "data", "evaluation", "grammar")  # what a trainer says in a card
 MADE = ("recipe", "prelude", "encoder", "tokenizer", "weights")  # what is added to it
 
@@ -35,7 +41,7 @@ MADE = ("recipe", "prelude", "encoder", "tokenizer", "weights")  # what is added
 @dataclass(frozen=True)
 class Checkpoint:
     path: Path
-    recipe: Recipe
+    recipe: Sizes
     tokenizer: Tokenizer
     decoder: Decoder
     card: Mapping[str, Any]
@@ -48,14 +54,18 @@ def save(
     tokenizer: Tokenizer,
     weights: Mapping[str, np.ndarray],
     card: Mapping[str, Any],
+    grammar: int | None = None,
 ) -> Path:
-    """Write <folder>/<name>-<hash>/ and return it: complete or not there at all.
+    """Write <folder>/<name>-<hash>/ and return it: complete, such that `load` takes it, or not there at all.
 
-    card: JSON values, GIVEN among them. Raises SparsegenValueError when weights, tokenizer and recipe do not belong
-    together, a weight is not a number that fp16 holds, or the card lacks something.
+    card: JSON values by name, GIVEN among them. grammar: the version that it must be of. Raises SparsegenValueError
+    when weights, tokenizer and recipe do not belong together, a weight is not a number that fp16 holds, or the card
+    lacks something.
     """
-    if not re.fullmatch(r"[a-z0-9_]+", name):
+    if not recipes.NAME.fullmatch(name):
         raise SparsegenValueError(f"a checkpoint named {name!r}; expected small letters, digits and underscores")
+    if not isinstance(card, Mapping) or not all(isinstance(key, str) for key in card):
+        raise SparsegenValueError(f"a card that is {reprlib.repr(card)}; expected a table of {', '.join(GIVEN)}")
     if missing := sorted(set(GIVEN) - set(card)):
         raise SparsegenValueError(f"a card without {', '.join(missing)}; expected {', '.join(GIVEN)}")
     if taken := sorted(set(MADE) & set(card)):
@@ -76,16 +86,20 @@ def save(
     }
     try:
         text = json.dumps({**card, **made}, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise SparsegenValueError(f"the card is not JSON: {error}") from None
     path = Path(folder) / f"{name}-{_hash(text.encode())}"
-    if not path.is_dir():
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    if path.is_dir():
+        load(path, grammar)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as unfinished:
+        part = Path(unfinished) / path.name
+        part.mkdir()
         (part / WEIGHTS).write_bytes(stored)
         tokenizer.save(part / TOKENIZER)
         (part / CARD).write_text(text, "utf-8")
+        load(part, grammar)
         os.replace(part, path)
     return path
 
@@ -97,34 +111,35 @@ def load(path: str | Path, grammar: int | None = None) -> Checkpoint:
     of this package.
     """
     path = Path(path)
-    files = {}
-    for name in (CARD, TOKENIZER, WEIGHTS):
-        try:
-            files[name] = (path / name).read_bytes()
-        except OSError as error:
-            raise SparsegenValueError(f"{path} is no checkpoint: {name}: {error.strerror}") from None
+    content = _read(path, CARD, MOST_CARD)
     try:
-        card = json.loads(files[CARD])
+        card = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise SparsegenValueError(f"{CARD} of {path.name} is not JSON: {error}") from None
     if not isinstance(card, dict) or (missing := sorted({*GIVEN, *MADE} - set(card))):
         lacks = ", ".join(missing) if isinstance(card, dict) else "everything"
         raise SparsegenValueError(f"{CARD} of {path.name} lacks {lacks}; save the checkpoint again")
-    recipe = recipes.parse(card["recipe"])
+    recipe = recipes.sizes(card["recipe"])
     of = f"of checkpoint {path.name}"
     _same(f"the prelude version {of}", card["prelude"], prelude.VERSION)
     if grammar is not None:
         _same(f"the grammar version {of}", card["grammar"], grammar)
     _same(f"the encoder {of}", card["encoder"], reads(recipe))
-    _same(f"the hash of {WEIGHTS} {of}", _hash(files[WEIGHTS]), card["weights"])
-    tokenizer = Tokenizer(files[TOKENIZER].decode("utf-8", "replace"))
+    wanted = decoder.shapes(recipe)
+    most = sum(2 * math.prod(shape) + 256 for shape in wanted.values()) + 4096  # each with its line of the file's head
+    stored = _read(path, WEIGHTS, most)
+    _same(f"the hash of {WEIGHTS} {of}", _hash(stored), card["weights"])
+    tokenizer = Tokenizer(_read(path, TOKENIZER, MOST_TOKENIZER).decode("utf-8", "replace"))
     _same(f"the hash of {TOKENIZER} {of}", tokenizer.digest, card["tokenizer"])
     _same(f"the tokenizer's size {of}", tokenizer.size, recipe.vocabulary)
     library = _safetensors()
     try:
-        weights = library.load(files[WEIGHTS])
+        weights = library.load(stored)
     except Exception as error:  # the library has an exception of its own, and passes on others
-        raise SparsegenValueError(f"{WEIGHTS} {of} is not in the safetensors format: {error}") from None
+        raise SparsegenValueError(f"{WEIGHTS} {of} is not in the safetensors format: {str(error)[:200]}") from None
+    for key, array in weights.items():
+        if array.dtype != np.float16 or not np.isfinite(array).all():
+            raise SparsegenValueError(f"{key[:80]} {of} is not made of finite fp16 numbers; save the checkpoint again")
     return Checkpoint(path, recipe, tokenizer, Decoder(recipe, weights), card)
 
 
@@ -132,7 +147,7 @@ def default(grammar: int | None = None) -> Checkpoint | str:
     """The shipped checkpoint, named by the one line of models/default; else, in one sentence, why there is none."""
     file = paths.data("models") / "default"
     try:
-        name = file.read_text("utf-8").strip()
+        name = paths.read(file, 1 << 10).decode("utf-8").strip()
     except (OSError, ValueError):
         return "no checkpoint is shipped: models/default cannot be read"
     if not re.fullmatch(r"[a-z0-9_]+-[0-9a-f]+", name):
@@ -143,15 +158,23 @@ def default(grammar: int | None = None) -> Checkpoint | str:
         return str(error)
 
 
-def reads(recipe: Recipe) -> str:
+def reads(recipe: Sizes) -> str:
     """A hash of what the inputs of a model mean: condition words, statistics, and the width of the embedding."""
     meanings = [encoder.CONDITIONS, statistics.NAMES, recipe.embedding, encoder.width(recipe.embedding)]
     return _hash(json.dumps(meanings).encode())
 
 
 def _same(what: str, got: object, expected: object) -> None:
-    if got != expected:
-        raise SparsegenValueError(f"{what} is {got!r}; expected {expected!r}; train it again, or use its sparsegen")
+    if got != expected or type(got) is not type(expected):
+        shown = reprlib.repr(got)
+        raise SparsegenValueError(f"{what} is {shown}; expected {expected!r}; train it again, or use its sparsegen")
+
+
+def _read(path: Path, name: str, most: int) -> bytes:
+    try:
+        return paths.read(path / name, most)
+    except OSError as error:
+        raise SparsegenValueError(f"{path} is no checkpoint: {name}: {error.strerror}") from None
 
 
 def _hash(content: bytes) -> str:

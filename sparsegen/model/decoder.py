@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model import encoder, statistics
-from sparsegen.model.recipe import Recipe
+from sparsegen.model.recipe import Sizes
 
 BUCKETS, FURTHEST = 32, 128  # of T5's relative positions
 EPSILON = np.float32(1e-6)
@@ -58,7 +58,7 @@ class State:
 
 
 class Decoder:
-    def __init__(self, recipe: Recipe, weights: Mapping[str, np.ndarray]):
+    def __init__(self, recipe: Sizes, weights: Mapping[str, np.ndarray]):
         """Raises SparsegenValueError when the weights are not those of the recipe."""
         check(weights, recipe)
         self.recipe = recipe
@@ -177,7 +177,7 @@ class Decoder:
         return State(*grouped, keys, values, state.whole, np.arange(len(kept)), t)
 
 
-def shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
+def shapes(recipe: Sizes) -> dict[str, tuple[int, ...]]:
     """The tensors of a model: their names in `generator` and their shapes, (out, in) for matrices."""
     d, inner = recipe.d_model, recipe.heads * recipe.d_kv
     of = {
@@ -208,7 +208,7 @@ def shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     return of
 
 
-def check(weights: Mapping[str, np.ndarray], recipe: Recipe) -> None:
+def check(weights: Mapping[str, np.ndarray], recipe: Sizes) -> None:
     """Raises SparsegenValueError, with the first difference, when weights are not those of a recipe."""
     wanted = shapes(recipe)
     if missing := sorted(set(wanted) - set(weights)):

@@ -12,18 +12,21 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sparsegen import candidate, composite, formats, ops, templates, values
 from sparsegen.candidate import Candidate, Part
 from sparsegen.composite import MOST_PARAM
 from sparsegen.errors import SparsegenValueError
+from sparsegen.model import expression, vocabulary
 from sparsegen.model.vocabulary import Vocabulary, may_name
 from sparsegen.problem import Problem
 from sparsegen.screen.tokens import Refused
 
 MOST_BLOCK = 1024  # threads
-MOST_LINES = 60
-MOST_SCRATCH = 8
+MOST_PARAMS, MOST_LAUNCHES, MOST_SCRATCH = 24, 8, 8  # of [params] beside those of the format, of a part, of [scratch]
+MOST_NAME = 40
+MOST_SIZE = (1 << 63) - 1
 SOME_SIZE = 1 << 10  # what stands for a size that only packing tells
 SCRATCH_KINDS = ("ACC", "INDEX", "OFFSET", "VALUE")
 _PARAMETER = re.compile(r"(?P<name>[A-Z](?:_?[A-Z0-9])*_?)(?: (?:=(?: (?P<value>(?:0|[1-9][0-9]{0,4})?))?)?)?")
@@ -32,9 +35,8 @@ _ENDED = re.compile(r"(?<=[0-9]) $")
 _COMMA = re.compile(r"(?<=[0-9]),$")
 _ENTRY = re.compile(r'entry = "(?P<name>[A-Za-z][A-Za-z0-9_]{0,39})?(?P<end>")?')
 _VALUE = re.compile(r'(?P<key>items|grid|block|shared_bytes) = "(?P<value>[A-Za-z0-9_+\-*/%(), ]*)(?P<end>")?')
-_SCRATCH = re.compile(r'(?P<name>[a-z][a-z0-9_]{0,39})(?P<rest>.*)')
+_SCRATCH = re.compile(r"(?P<name>[a-z][a-z0-9_]{0,39})(?P<rest>.*)")
 _COUNT = re.compile(r'(?P<value>[A-Za-z0-9_+\-*/%(), ]*)(?P<end>"\]?)?')
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass
@@ -48,9 +50,11 @@ class Rules:
     _refusals: dict[str, str | None] = field(default_factory=dict)
     _choices: dict[str, list[dict[str, int]]] = field(default_factory=dict)
 
+    @cached_property
     def encodings(self) -> list[str]:
         return [name for name in values.NAMES if values.feasible(name, self.problem) is None]
 
+    @cached_property
     def selects(self) -> tuple[str, ...]:
         return ("dense_rows", "rest") if composite.dense_rows(self.problem.pattern).any() else ()
 
@@ -97,6 +101,10 @@ class Rules:
             self._refusals[key] = templates.refusal(found, self.problem)
         return self._refusals[key]
 
+    def words(self, format: str) -> frozenset[str]:
+        """What a file in this format knows before it names anything, the format's parameters included."""
+        return vocabulary.bare(self.language, self.problem.op, (format,), (), (), False).words
+
     def close(self, lines: tuple[str, ...]) -> Vocabulary | None:
         """The words for the source under these lines; None when they are no header for the problem."""
         head = "\n".join(lines)
@@ -108,11 +116,11 @@ class Rules:
         entries = "\n".join(f"{name}(" for name in re.findall(r'^entry = "(\w+)"$', head, re.MULTILINE))
         try:
             found = candidate.parse(f"{head}\n*/\n{entries}", language=self.language)
-            vocabulary = Vocabulary.of(found, self.problem.deterministic)
+            known = Vocabulary.of(found, self.problem.deterministic)
         except (SparsegenValueError, Refused):
             return None
-        named = any(entry in vocabulary.words for entry in vocabulary.heads)
-        return None if named or self.refusal(found) else vocabulary
+        named = any(entry in known.words for entry in known.heads)
+        return None if named or self.refusal(found) else known
 
 
 class Header:
@@ -127,6 +135,8 @@ class Header:
         self.params: dict[str, int | str] = {}
         self.own: dict[str, int] = {}  # of the part
         self.scratch: tuple[str, ...] = ()
+        self.entries: tuple[str, ...] = ()  # of the part
+        self.taken: tuple[str, ...] = ()  # entries of the parts before
         self.parts: tuple[str, ...] = ()  # selects
         self.launches = 0  # of the part
 
@@ -153,6 +163,7 @@ class Header:
     def literals(self) -> Iterator[str]:
         """The lines that may come next and hold nothing free."""
         rules, at, cuda = self.rules, self.at, self.rules.language == "cuda"
+        goes_on = self.format or rules.selects  # what follows the tables is a launch, or a part
         if at == "":
             yield "/* sparsegen"
         if at == "begun":
@@ -160,27 +171,30 @@ class Header:
         if at in ("op", "select"):
             select = self.select if at == "select" else "all"
             for name in formats.names():
-                yield f'format = "{name}"' if rules.might_hold(select, name, self.params) else ""
+                free = not any(self._clashes(each, name) for each in self._names())
+                yield f'format = "{name}"' if free and rules.might_hold(select, name, self.params) else ""
         whole = at in ("format", "zero", "param", "scratch") and not self.parts
-        if (at == "op" or (at == "format" and whole)) and self.launches == 0:
+        if goes_on and (at == "op" or (at == "format" and whole)) and self.launches == 0:
             yield f'zero = ["{ops.get(rules.problem.op).OUTPUT}"]'
-        if at in ("op", "zero") or (at == "format" and whole):
+        if goes_on and (at in ("op", "zero") or (at == "format" and whole)):
             yield "[params]"
-        if cuda and (at in ("op", "zero", "param") or (at == "format" and whole)):
-            yield "[scratch]"
+        if cuda and goes_on and (at in ("op", "zero", "param") or (at == "format" and whole)):
+            yield "[scratch]" if not self.format or self._fits() else ""
         if at in ("[params]", "param") and "values" not in self.params:
-            for name in rules.encodings():
-                yield f'values = "{name}"'
+            for name in rules.encodings:
+                params = {**self.params, "values": name}
+                held = not self.format or rules.might_hold(self.select, self.format, params)
+                yield f'values = "{name}"' if held else ""
         if self.parts:
-            if at in ("format", "params") or (self._launched() and self.launches < 8):
+            if at in ("format", "params") or (self._launched() and self.launches < MOST_LAUNCHES):
                 yield "[[part.launch]]" if self._fits() else ""
-        elif self.format and (whole or (self._launched() and self.launches < 8)):
+        elif self.format and (whole or (self._launched() and self.launches < MOST_LAUNCHES)):
             yield "[[launch]]" if self._fits() else ""
         opens = at in ("op", "zero", "param", "scratch") and not self.format and not self.parts
-        if (opens or (self._launched() and len(self.parts) == 1)) and rules.selects():
+        if (opens or (self._launched() and len(self.parts) == 1)) and rules.selects:
             yield "[[part]]"
         if at == "[[part]]":
-            for select in rules.selects():
+            for select in rules.selects:
                 yield f'select = "{select}"' if select not in self.parts else ""
 
     def free(self, text: str) -> tuple[bool, bool]:
@@ -188,10 +202,12 @@ class Header:
         at, cuda = self.at, self.rules.language == "cuda"
         if at in ("[params]", "param") and (found := _PARAMETER.fullmatch(text)):
             name, value = found["name"], found["value"]
-            if value is None:
-                return text == name or (name not in self.params and candidate.is_parameter(name)), False
-            if name in self.params or not candidate.is_parameter(name) or int(value or 0) > MOST_PARAM:
+            if text == name:
+                return self._may_become_parameter(name), False
+            if not self._may_be_parameter(name) or int(value or 0) > MOST_PARAM:
                 return False, False
+            if value is None:
+                return True, False
             whole = value != "" and self._might_fit({**self.params, name: int(value)})
             return whole or self._might_become(name, value, {}), whole
         if at in ("[scratch]", "scratch"):
@@ -200,9 +216,10 @@ class Header:
             return self._own(text)
         if at in ("[[launch]]", "[[part.launch]]"):
             found = _ENTRY.fullmatch(text)
-            if not found or (found["end"] and not (found["name"] and may_name(found["name"]))):
+            if not found or not found["name"]:
                 return 'entry = "'.startswith(text), False
-            return True, found["end"] is not None
+            whole = found["end"] is not None
+            return (self._may_be_entry if whole else self._may_become_function)(found["name"]), whole
         keys = {"entry": ("grid",) if cuda else ("items",), "grid": ("block",), "block": ("shared_bytes",)}.get(at, ())
         found = _VALUE.fullmatch(text)
         if not found:
@@ -213,7 +230,7 @@ class Header:
 
     def may_begin(self, text: str) -> bool:
         if text == "" or (text == "*" and self._may_close()):
-            return len(self.lines) < MOST_LINES
+            return True
         return self.free(text)[0] or any(each.startswith(text) for each in self.literals())
 
     # ---- after a line
@@ -222,7 +239,7 @@ class Header:
         """The header with one more whole line; None when it may not come here."""
         if line not in self.literals() and not self.free(line)[1]:
             return None
-        if not line or len(self.lines) >= MOST_LINES:
+        if not line:
             return None
         after = copy.copy(self)
         after.lines, after.tail = (*self.lines, line), ""
@@ -234,6 +251,7 @@ class Header:
             after.launches += 1
         elif line == "[[part]]":
             after.format, after.own, after.launches = "", {}, 0
+            after.entries, after.taken = (), (*self.taken, *self.entries)
         elif key == "select":
             after.select, after.parts = value.strip('"'), (*self.parts, value.strip('"'))
         elif key == "format":
@@ -245,6 +263,8 @@ class Header:
             after.at = "param"
         elif self.at in ("[scratch]", "scratch"):
             after.scratch, after.at = (*self.scratch, key), "scratch"
+        elif key == "entry":
+            after.entries = (*self.entries, value.strip('"'))
         elif key == "params":
             after.own = {name: int(number) for name, number in re.findall(r"(\w+) = (\d+)", value)}
         return after
@@ -256,6 +276,41 @@ class Header:
     def _may_close(self) -> bool:
         whole = self._launched() and len(self.parts) in (0, 2)
         return whole and self.rules.close(self.lines) is not None
+
+    # ---- names: each has to go with what the format, known or to come, and the file call so
+
+    def _names(self) -> tuple[str, ...]:
+        return (*self.params, *self.scratch, *self.entries, *self.taken)
+
+    def _clashes(self, name: str, format: str) -> bool:
+        """Whether the format has this word: its parameters may be given."""
+        given = name in self.params and name in formats.get(format).PARAMS
+        return name in self.rules.words(format) and not given
+
+    def _may_be_parameter(self, name: str) -> bool:
+        """Of a format that is to come, any: there is none for which csr may not be written."""
+        format = self.format or "csr"
+        own = name in formats.get(format).PARAMS
+        few = own or len(self.params) < MOST_PARAMS
+        known = name in self.params or (name in self.rules.words(format) and not own)
+        return few and not known and candidate.is_parameter(name)
+
+    def _may_become_parameter(self, name: str) -> bool:
+        if len(self.params) >= MOST_PARAMS:
+            own = formats.get(self.format or "csr").PARAMS
+            return any(each.startswith(name) and self._may_be_parameter(each) for each in own)
+        return len(name) < MOST_NAME or self._may_be_parameter(name)
+
+    def _may_be_function(self, name: str) -> bool:
+        return may_name(name) and name not in self._names() and name not in self.rules.words(self.format or "csr")
+
+    def _may_be_entry(self, name: str) -> bool:
+        """Launched again, perhaps, but not by another part: its parameters are those of the format."""
+        return name in self.entries or self._may_be_function(name)
+
+    def _may_become_function(self, name: str) -> bool:
+        may_grow = "__" not in name and not name.startswith("door") and len(name) < MOST_NAME
+        return may_grow or self._may_be_entry(name)
 
     def _fits(self) -> bool:
         return self.rules.holds(self.select, self.format, {**self.params, **self.own})
@@ -305,8 +360,12 @@ class Header:
     def _scratch(self, text: str) -> tuple[bool, bool]:
         """A line of `[scratch]`: name = ["ACC", "count"]."""
         found = _SCRATCH.fullmatch(text)
-        if not found or (found["rest"] and found["name"] in self.scratch) or len(self.scratch) >= MOST_SCRATCH:
+        if not found or len(self.scratch) >= MOST_SCRATCH:
             return text == "", False
+        if not found["rest"]:
+            return self._may_become_function(found["name"]), False
+        if not self._may_be_function(found["name"]):
+            return False, False
         for kind in SCRATCH_KINDS:
             head = f' = ["{kind}", "'
             if head.startswith(found["rest"]):
@@ -326,22 +385,5 @@ class Header:
             if self.rules.language == "cuda":
                 sizes |= formats.get(self.format).PARAMS | self.own
         known = sizes | {name: value for name, value in self.params.items() if isinstance(value, int)}
-        if "*/" in text or "**" in text:
-            return False
-        if ended:
-            try:
-                value = candidate.evaluate(text, known)
-            except SparsegenValueError:
-                return False
-            return key != "block" or 1 <= value <= MOST_BLOCK
-        depth = 0
-        for mark in text:
-            depth += (mark == "(") - (mark == ")")
-            if depth < 0:
-                return False
-        words = [*known, "ceil_div", "min", "max"]
-        for found in _WORD.finditer(text):
-            word = found.group()
-            if word not in words and not (found.end() == len(text) and any(each.startswith(word) for each in words)):
-                return False
-        return len(text) <= 200
+        least, most = (1, MOST_BLOCK) if key == "block" else (0, MOST_SIZE)
+        return (expression.is_one if ended else expression.begins)(text, known, least, most)

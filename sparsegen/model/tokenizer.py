@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparsegen import candidate
+from sparsegen import candidate, paths
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 
@@ -22,6 +22,8 @@ PAD, END, CUDA, CPP = 0, 1, 2, 3
 START = {"cuda": CUDA, "cpp": CPP}
 SPECIAL = (" pad", " end", " cuda", " cpp")  # names with a space stand for no text: the space of a text is spelled Ġ
 LEAST = 256 + len(SPECIAL)
+MOST_BYTES = 1 << 24  # of a file
+MOST_PIECE = 256  # characters
 
 # What merges may join: two words with the marks around them, no further than a statement. Longer pieces make shorter
 # kernels of the templates, but longer ones of what is unlike them. A digit is alone, so that numbers are spelled.
@@ -64,7 +66,8 @@ class Tokenizer:
         try:
             vocabulary = json.loads(text)["model"]["vocab"]
             names = sorted(vocabulary, key=vocabulary.__getitem__)
-            sound = [vocabulary[name] for name in names] == list(range(len(names)))
+            ids = [vocabulary[name] for name in names]
+            sound = ids == list(range(len(names))) and {*map(type, ids)} == {int} and max(map(len, names)) <= MOST_PIECE
             self._pieces = [_spelled(name) for name in names]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             sound, names = False, []
@@ -81,20 +84,17 @@ class Tokenizer:
         if size < LEAST:
             raise SparsegenValueError(f"a vocabulary of {size}; every byte and the special tokens are {LEAST} already")
         try:
-            import tokenizers
-            from tokenizers import models, pre_tokenizers, trainers
+            from tokenizers import models, trainers
         except ImportError:
             raise _missing("learning a tokenizer") from None
-        learner = tokenizers.Tokenizer(models.BPE())
-        pieces = pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated")
-        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        learner.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
+        learner = _library(models.BPE())
         learner.train_from_iterator(
             texts,
             trainers.BpeTrainer(
                 vocab_size=size,
                 special_tokens=list(SPECIAL),
                 initial_alphabet=sorted(_bytes()),
+                max_token_length=MOST_PIECE,
                 show_progress=False,
             ),
         )
@@ -107,21 +107,31 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """Read what `save` wrote. Raises SparsegenValueError when it is something else, OSError when absent."""
-        return cls(Path(path).read_bytes().decode("utf-8", "replace"))
+        return cls(paths.read(Path(path), MOST_BYTES).decode("utf-8", "replace"))
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(self._text.encode())
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, no special ones added. Raises SparsegenValueError for halves of surrogate pairs."""
+        """Ids of a text, no special ones added. Raises SparsegenValueError for halves of surrogate pairs, and when the
+        file cuts texts in another way than `learn` does now: a pattern of its own might take forever."""
         if not isinstance(text, str):
             raise SparsegenTypeError(f"encode takes a str, not a {type(text).__name__}")
         if self._library is None:
             try:
-                import tokenizers
+                from tokenizers import models
             except ImportError:
                 raise _missing("encoding a text") from None
-            self._library = tokenizers.Tokenizer.from_str(self._text)
+            table = json.loads(self._text)
+            try:
+                merges = [tuple(pair) for pair in table["model"]["merges"]]
+                library = _library(models.BPE(table["model"]["vocab"], merges))
+                same = table["pre_tokenizer"] == json.loads(library.to_str())["pre_tokenizer"]
+            except Exception:  # the library has no class of its own for them
+                same = False
+            if not same:
+                raise SparsegenValueError("the tokenizer cannot encode: it is not as `learn` makes it; learn another")
+            self._library = library
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -149,6 +159,18 @@ def _bytes() -> dict[str, int]:
 
 def _spelled(name: str) -> bytes:
     return b"" if " " in name else bytes(_bytes()[character] for character in name)
+
+
+def _library(model: Any) -> Any:
+    """The tokenizer of the library that cuts as PIECES says."""
+    import tokenizers
+    from tokenizers import pre_tokenizers
+
+    made = tokenizers.Tokenizer(model)
+    pieces = pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
+    return made
 
 
 def _missing(what: str) -> SparsegenError:

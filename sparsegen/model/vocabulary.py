@@ -39,7 +39,7 @@ class Vocabulary:
                 listed = [*listed, ("begin", "int64_t"), ("end", "int64_t")]
             text = ", ".join(f"{kind} {name}" for name, kind in listed)
             heads[launch.entry] = tuple(re.findall(r"\w+|\*|,", text))
-        known = _without_heads(
+        known = bare(
             header.language, header.op, tuple(part.format for part in header.parts),
             tuple(name for name in header.params if name != "values"), tuple(header.scratch.items()), deterministic,
         )  # fmt: skip
@@ -47,7 +47,7 @@ class Vocabulary:
 
 
 @lru_cache(maxsize=512)
-def _without_heads(
+def bare(
     language: str,
     op: str,
     formats: tuple[str, ...],
@@ -55,6 +55,7 @@ def _without_heads(
     scratch: tuple[tuple[str, tuple[str, str]], ...],
     deterministic: bool,
 ) -> Vocabulary:
+    """That of a file without its launches either."""
     parts = tuple(Part("all", each, ()) for each in formats)
     found = names.of(Candidate(language, op, parts, "", dict.fromkeys(params, 8), scratch=dict(scratch)))
     spelled = {

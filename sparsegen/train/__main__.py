@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable
@@ -77,12 +76,15 @@ def _pretrain(options) -> bool:
 
 def _sft(options) -> bool:
     from sparsegen.train import sft
+    from sparsegen.train.publish import ended
 
     config = sft.SftConfig(
         recipe.load(options.recipe), str(options.corpus), options.matrices and str(options.matrices),
         options.pretrained and str(options.pretrained), str(_tokenizer(options)), str(options.out), options.label,
         seed=options.seed,
     )  # fmt: skip
+    if options.pretrained:
+        ended(config.recipe, options.pretrained)
     return sft.train(config) is not None
 
 
@@ -91,9 +93,11 @@ def _rl(options) -> bool:
     from sparsegen.record import known
     from sparsegen.train import rl, sft
     from sparsegen.train.measure import ready
+    from sparsegen.train.publish import ended
     from sparsegen.train.verdicts import Verdicts
 
     sizes = recipe.load(options.recipe)
+    ended(sizes, options.tuned)
     tokenizer, folder = _tokenizer(options), options.matrices and str(options.matrices)
     tuned = sft.SftConfig(sizes, str(options.corpus), folder, None, str(tokenizer), "")
     config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)
@@ -115,22 +119,11 @@ def _tokenizer(options) -> Path:
 
 
 def _publish(options) -> bool:
-    from sparsegen import paths
-    from sparsegen.model import checkpoint
-    from sparsegen.model.tokenizer import Tokenizer
-    from sparsegen.train import rl, sft
+    from sparsegen.train.publish import publish
 
     sizes = recipe.load(options.recipe)
-    stage = rl if (options.trained / "state.pt").exists() else sft
-    weights = stage.weights(sizes, options.trained)
-    try:
-        card = json.loads(options.card.read_text("utf-8"))
-    except ValueError as error:
-        raise SparsegenValueError(f"{options.card} is not JSON: {error}") from None
-    folder = paths.data("models")
-    made = checkpoint.save(folder, sizes.name, sizes, Tokenizer.load(options.tokenizer), weights, card)
-    (folder / "default").write_text(made.name + "\n")
-    print(made)
+    how = {"unfinished": options.unfinished, "tuned": options.tuned, "share": options.share}
+    print(publish(sizes, options.trained, options.tokenizer, options.card, **how))
     return True
 
 
@@ -182,7 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     rl.add_argument("--method", default="group", help="group or ppo")
     rl.add_argument("--reward", default="ladder", help="ladder, sparserl, tiered or correctness")
-    stage("publish", _publish, "the checkpoint that ships", trained=True, tokenizer=True, card=True)
+    publish = stage(
+        "publish", _publish, "the checkpoint that ships", trained=True, tokenizer=True, card=True, tuned=False
+    )  # fmt: skip
+    publish.add_argument("--share", type=float, default=1.0, help="of the way from --tuned to --trained, 0 to 1")
+    publish.add_argument("--unfinished", action="store_true", help="also of a run not at its end; the card says so")
     return parser
 
 

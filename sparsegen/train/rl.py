@@ -196,7 +196,9 @@ class _Run:
         """All that an iteration changes, copied."""
         critic = self.critic.state_dict() if self.critic else {}
         networks = {"actor": self.actor.state_dict(), "critic": critic, "optimizer": self.optimizer.state_dict()}
-        return copy.deepcopy({"identity": self.identity, "iteration": self.iteration, **networks})
+        of = {"updates": self.config.updates, "recipe": dataclasses.asdict(self.recipe)}  # for who publishes it
+        of |= {"tokenizer": self.tokenizer.digest}
+        return copy.deepcopy({"identity": self.identity, "iteration": self.iteration, **of, **networks})
 
     def write(self, state: dict) -> None:
         """state.pt, whole or not at all."""

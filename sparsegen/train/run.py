@@ -90,9 +90,9 @@ def load(file: Path, *needed: str) -> dict:
     """What torch.save left in a file of a run, which has all that is needed. Raises SparsegenValueError, OSError."""
     try:
         found = torch.load(file, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # whatever bytes that are damaged, or made up, lead to
+    except Exception as error:  # whatever bytes that are damaged, cut short, or made up, lead to
+        if isinstance(error, OSError) and error.filename:  # not read at all
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise SparsegenValueError(f"{file} is damaged: {reason}; train again, in another folder") from None
     if not isinstance(found, dict) or (missing := [name for name in needed if name not in found]):
