@@ -1,5 +1,6 @@
-"""Where the data folders are (in a checkout beside the package, in a wheel inside it), the cache, and the user's data; safe reading.
+"""Where the data folders, the cache and the user's data are, and safe reading.
 
+The data folders lie beside the package in a checkout, inside it in a wheel.
 The cache is made of what can be made again in seconds: it has a limit, and can be removed at any time. The home holds
 what took a download or long parsing (matrices, their index): it has no limit, and only its owner removes anything.
 """
