@@ -6,22 +6,18 @@ Exit codes: 0, done; 1, it could not be done (a file, a matrix, a kernel that is
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
 import os
 import re
 import sys
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import NoReturn
 
 import sparsegen
-from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen import commands
+from sparsegen.errors import SparsegenError
 
 DTYPES = {"f32": "float32", "f64": "float64"}  # what there are kernels for
 MOST_SHOWN = 4000  # characters of one message
@@ -68,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser("sparsegen", description="Verified sparse kernels made for one matrix.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=sparsegen.__version__)
     parser.add_argument("--verbose", action="store_true", help="say on stderr what is tried")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable, text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made = parsers.add_parser(name, help=text, description=text, allow_abbrev=False)
         made.set_defaults(run=run)
         made.add_argument("--json", action="store_true", help="one JSON value on stdout")
         return made
@@ -83,7 +79,15 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--facts", default="detect", choices=["detect", "none"], help="what to assume of the values")
         made.add_argument("--arch", type=_arch, help="cross-compile CUDA for this architecture, e.g. sm_90")
 
-    made = command("compile", _compile, "search for the fastest verified kernel of a matrix")
+    def query(made: argparse.ArgumentParser) -> None:
+        for name in ("rows", "cols", "nnz"):
+            made.add_argument(f"--{name}", metavar="FROM:TO", help="only such sizes, as 1e4:1e6, :1e7 or 400")
+        made.add_argument("--kind", help="only kinds with these words, as structural")
+        made.add_argument("--group", help="only this group, as HB; * and ? stand for letters")
+        made.add_argument("--name", help="only such names")
+        made.add_argument("--field", help="real, complex, integer or pattern")
+
+    made = command("compile", commands.compile, "search for the fastest verified kernel of a matrix")
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
     made.add_argument("--op", default="spmv", choices=["spmv", "spmm"])
     problem(made)
@@ -99,23 +103,65 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--no-cache", action="store_true", help="neither use nor keep a choice")
     made.add_argument("--save", metavar="K.sgk", help="write the kernel to a file")
 
-    made = command("evaluate", _evaluate, "judge a kernel file on a matrix: every instance of it")
+    made = command("evaluate", commands.evaluate, "judge a kernel file on a matrix: every instance of it")
     made.add_argument("kernel", metavar="KERNEL_FILE", help="a kernel file, .cpp or .cu")
     made.add_argument("matrix", metavar="A.mtx", help="a matrix file")
     made.add_argument("--target", choices=["cpu", "cuda", "emulator"], help="emulator: CUDA, executed without a GPU")
     made.add_argument("--device", help="with --target emulator: the GPU whose times are estimated, e.g. H200 (A100)")
     problem(made)
 
-    made = command("explain", _explain, "say in words what a saved kernel is, or what a matrix gets")
+    made = command("explain", commands.explain, "say in words what a saved kernel is, or what a matrix gets")
     made.add_argument("file", help="a kernel written by --save, or a matrix file")
 
-    made = command("list", _list, "what there is")
+    made = command("list", commands.show, "what there is")
     made.add_argument("what", choices=["formats", "templates", "targets", "baselines", "ops", "collections"])
 
-    made = command("cache", _cache, "look at the cache or empty it")
+    made = command("fetch", commands.fetch, "download the matrices of a collection that are not here yet")
+    made.add_argument("collection", nargs="?", help="a list, a file or a folder; without one, the whole of SuiteSparse")
+    query(made)
+    made.add_argument("--limit", type=_integer(0), help="no more than so many, the smallest first")
+    made.add_argument("--dry-run", action="store_true", help="say what would be downloaded")
+    made.add_argument("--mirror", metavar="URL", help="a site that is laid out as https://sparse.tamu.edu")
+    made.add_argument("--offline", action="store_true", help="connect to nothing; for --dry-run")
+
+    made = command("batch", commands.batch, "compile every matrix of a collection, one record for each product of each")
+    made.add_argument("collection", nargs="?", help="a list, a file or a folder; without one, a query of SuiteSparse")
+    query(made)
+    made.add_argument("--limit", type=_integer(0), help="no more than so many matrices, the first ones")
+    made.add_argument("--out", required=True, metavar="RUN", help="the folder of the run")
+    made.add_argument("--op", default="spmv", metavar="spmv,spmm:k=32", help="products (%(default)s)")
+    made.add_argument("--dtype", metavar="f64,f32", help="of the values; those of the file by default")
+    made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda"])
+    made.add_argument("--budget", type=_number, default=2.0, help="seconds for each search (%(default)s)")
+    made.add_argument("--threads", type=_integer(1, 256), help="that a call may use; all cores by default")
+    made.add_argument("--facts", default="detect", choices=["detect", "none"], help="what to assume of the values")
+    made.add_argument("--max-candidates", type=_integer(0))
+    made.add_argument("--model", default="auto", help="auto, none (templates alone), or the folder of a checkpoint")
+    made.add_argument("--seed", type=_integer(0), default=20260, help="of the order of timing (%(default)s)")
+    made.add_argument("--resume", action="store_true", help="go on with the run that is in RUN")
+    made.add_argument("--retry", action="store_true", help="with --resume: what failed as well")
+    made.add_argument("--shard", metavar="I/N", help="every Nth matrix, from the Ith on")
+    made.add_argument("--workers", type=_integer(1, 64), help="jobs at a time on a device; timing never overlaps")
+    made.add_argument("--ray", metavar="ADDRESS", help="use the machines of a Ray cluster: auto, local or HOST:PORT")
+    made.add_argument("--timeout", type=_number, default=900.0, help="seconds of one job (%(default)s)")
+    made.add_argument("--memory", type=_number, metavar="GB", help="of one job; a share of what is free by default")
+    made.add_argument("--dry-run", action="store_true", help="say what would be done")
+
+    made = command("report", commands.report, "what the records of a run say, in tables, or as a page")
+    made.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs; shards of one are read together")
+    made.add_argument("--against", metavar="RUN2", help="an earlier run: what is slower since; exit code 1 if any")
+    made.add_argument("--html", metavar="FILE", help="write a page that needs nothing else")
+    made.add_argument("--csv", metavar="FILE", help="write a line for each time, as kernel databanks take them")
+    made.add_argument("--table", metavar="FILE", help="write a line for each record, as .csv, or as .h5 by column")
+
+    made = command("export", commands.export, "write a saved kernel as a stand-alone C++ or CUDA project")
+    made.add_argument("kernel", metavar="K.sgk", help="a kernel written by --save")
+    made.add_argument("folder", metavar="DIR", help="a folder to make, or an empty one")
+
+    made = command("cache", commands.cache, "look at the cache or empty it")
     made.add_argument("what", choices=["info", "clear"])
 
-    command("doctor", _doctor, "what this machine offers, and what to install for what is missing")
+    command("doctor", commands.doctor, "what this machine offers, and what to install for what is missing")
     return parser
 
 
@@ -149,127 +195,6 @@ def _arch(text: str) -> str:
     if not re.fullmatch(r"sm_\d{2,3}[af]?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a CUDA architecture such as sm_90")
     return text
-
-
-def _print(options: argparse.Namespace, value: Any, text: str) -> None:
-    print(json.dumps(_plain(value), allow_nan=False) if options.json else text)
-
-
-def _plain(value: Any) -> Any:
-    """The same in the types of JSON, with null for what it has no number for."""
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
-
-
-def _compile(options: argparse.Namespace) -> int:
-    if options.save is not None and (Path(options.save).is_dir() or not Path(options.save).parent.is_dir()):
-        raise SparsegenValueError(f"cannot write {options.save!r}; expected a file in a folder that exists")
-    kernel = sparsegen.compile(
-        options.matrix, options.op, k=options.k, dtype=options.dtype, target=options.target, arch=options.arch,
-        device=int(options.device) if (options.device or "").isdecimal() else options.device,
-        budget=options.budget, expected_calls=options.expected_calls, max_candidates=options.max_candidates,
-        threads=options.threads, facts=None if options.facts == "none" else "detect",
-        deterministic=options.deterministic, cache=not options.no_cache, retune=options.retune, model=options.model,
-        seed=options.seed,
-    )  # fmt: skip
-    if options.save:
-        kernel.save(options.save)
-    asked = {"matrix": options.matrix, "budget_s": options.budget, "seed": options.seed, "saved": options.save}
-    report = type(kernel.report())({**asked, **kernel.report()})
-    _print(options, report.as_dict(), str(report))
-    return 0
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from sparsegen import judge
-
-    records = []
-    made = judge.instances(
-        options.kernel, options.matrix, k=options.k, dtype=options.dtype, threads=options.threads,
-        facts=None if options.facts == "none" else "detect", arch=options.arch, target=options.target,
-        device=options.device,
-    )  # fmt: skip
-    for record in tqdm(made, disable=not sys.stderr.isatty(), file=sys.stderr, unit="kernel"):
-        records.append(record)
-        if not options.json:
-            fault = f"{record['fault']}: {record['message'].splitlines()[0]}" if record["fault"] else ""
-            time = ""
-            if record.get("measured_us"):
-                time = f"{record['measured_us']:.4g} us, scipy {record['scipy_us']:.4g} us"
-            if found := record.get("estimate"):
-                time = f"{record['estimated_us']:.4g} us on {found['device']}, {found['binds']} ({found['label']})"
-            print(f"{record['label']}  {record['level']}  {time}{fault}", flush=True)
-    if options.json:
-        _print(options, {"kernel": options.kernel, "matrix": options.matrix, "instances": records}, "")
-    wrong = [record for record in records if record["fault"] not in ("", "infeasible")]
-    return 1 if wrong or all(record["fault"] for record in records) else 0
-
-
-def _explain(options: argparse.Namespace) -> int:
-    kernel = sparsegen.load(options.file) if _is_saved(options.file) else sparsegen.compile(options.file)
-    _print(options, {"file": options.file, "explanation": kernel.explain()}, kernel.explain())
-    return 0
-
-
-def _is_saved(path: str) -> bool:
-    """Whether the file can be a saved kernel: an archive that holds `about`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "about.npy" in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return Path(path).suffix == ".sgk"  # a damaged one: `load` says so
-
-
-def _list(options: argparse.Namespace) -> int:
-    from sparsegen import baselines, formats, matrices, ops, targets, templates
-
-    if options.what == "templates":
-        found = [
-            {"language": each.language, "op": each.op, "name": each.name, "format": each.format, "about": each.about}
-            for language in templates.FOLDERS
-            for each in templates.load(language)
-        ]
-        text = "\n".join(f"{each['language']:<5} {each['op']:<5} {each['name']:<18} {each['about']}" for each in found)
-        _print(options, found, text)
-    elif options.what == "collections":
-        sizes = {name: len(matrices.collection(name)) for name in matrices.collections()}
-        _print(options, sizes, "\n".join(f"{name:<10} {size} matrices" for name, size in sizes.items()))
-    else:
-        registry: Any = {"formats": formats, "targets": targets, "baselines": baselines, "ops": ops}[options.what]
-        about = {name: (registry.get(name).__doc__ or "").strip().splitlines()[0] for name in registry.names()}
-        _print(options, about, "\n".join(f"{name:<10} {line}" for name, line in about.items()))
-    return 0
-
-
-def _cache(options: argparse.Namespace) -> int:
-    from sparsegen import cache
-
-    if options.what == "clear":
-        removed = cache.clear()
-        _print(options, {"removed": removed}, f"{removed} entries removed")
-        return 0
-    info = cache.info()
-    lines = [f"{kind:<10} {info[kind]['entries']} entries, {info[kind]['bytes']} bytes" for kind in cache.KINDS]
-    rest = [f"{name:<10} {value}" for name, value in info.items() if name not in cache.KINDS]
-    _print(options, info, "\n".join(rest + lines))
-    return 0
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from sparsegen import doctor
-
-    found = doctor.examine()
-    _print(options, found, "\n".join(f"{name:<20} {value}" for name, value in found.items()))
-    return 0
 
 
 if __name__ == "__main__":

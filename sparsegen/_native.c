@@ -276,6 +276,7 @@ static int fits(PyObject *operand, Py_buffer *view, const Plan *plan, const int6
         return 0;
     }
     const char *format = view->format;
+    if (format && *format == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>')) ++format; /* said, but native */
     if (view->ndim == plan->dimensions && format && !strcmp(format, plan->format) && view->shape[0] == shape[0] &&
         (plan->dimensions == 1 || view->shape[1] == shape[1]) && (uintptr_t)view->buf % view->itemsize == 0)
         return 1;

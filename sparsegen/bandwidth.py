@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import cache
+from sparsegen import cache, timing
 from sparsegen.targets import cpu
 
 logger = logging.getLogger("sparsegen")
@@ -43,7 +43,8 @@ def levels(threads: int, again: bool = False) -> tuple[Level, ...]:
     if known is None and (stored := cache.get("choices", key)):
         known = tuple(Level(*entry) for entry in json.loads(stored))
     if known is None or again:
-        measured = tuple(_measure(threads))
+        with timing.turn():
+            measured = tuple(_measure(threads))
         known = tuple(map(_faster, known, measured)) if known else measured
         rows = [[each.name, each.size_bytes, each.bytes_per_s] for each in known]
         cache.put("choices", key, json.dumps(rows).encode())

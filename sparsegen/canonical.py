@@ -286,4 +286,6 @@ def _positions(count: int) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    """In this machine's byte order, and in a dtype that says so: one that says "<" is equal, but not the same."""
+    native = array.dtype.newbyteorder("=")
+    return array.view(native) if array.dtype.isnative else array.astype(native)

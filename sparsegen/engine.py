@@ -88,7 +88,7 @@ def compile(
     choices.validate(options)
     estimated, arch = gpus.asked(device, target, arch)
     options["arch"] = arch
-    target = _target(target, arch, device)
+    target = target_of(target, arch, device)
     if target == "cpu" and cpu.available() is None and budget >= LEAST_BUDGET:
         fence.warm()
     matrix = inputs.as_csr(A)
@@ -169,7 +169,8 @@ def _cast(A: sp.csr_array, dtype: np.dtype) -> sp.csr_array:
     return A if A.dtype == dtype else sp.csr_array((A.data.astype(dtype), A.indices, A.indptr), shape=A.shape)
 
 
-def _target(target: str, arch: str | None, ordinal: int | str | None) -> str:
+def target_of(target: str, arch: str | None = None, ordinal: int | str | None = None) -> str:
+    """Which target is meant, "auto" too. Raises SparsegenValueError where it is not here, nor asked for by arch."""
     from sparsegen.targets import cuda, emulator
 
     if target == "emulator" and (reason := emulator.available()):
@@ -220,7 +221,7 @@ def _problem(matrix: sp.csr_array, options: dict, target: str) -> tuple[Problem,
     )  # fmt: skip
     if reason is None and matrix.nnz == 0:
         reason = "A has no entries"
-    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > _free_memory():
+    if reason is None and OPERAND_COPIES * ops.get(problem.op).operand_bytes(problem) > free_memory():
         reason = "its operands are too large for the memory that is free to check a kernel"
     if reason is None and target == "cpu":
         reason = cpu.available()
@@ -239,7 +240,7 @@ def problem_of(matrix: sp.csr_array, *, op="spmv", k=None, threads=None, facts="
     return replace(_problem(matrix, options, options["target"])[0], target=target)
 
 
-def _free_memory() -> float:
+def free_memory() -> float:
     """Bytes that may still be taken, as far as the system tells."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

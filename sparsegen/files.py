@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -41,12 +40,14 @@ def alone(path: Path) -> None:
         os.close(opened)
         return
     try:
+        import fcntl
+
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(opened)
         fix = "wait until it has ended, or give another folder"
         raise SparsegenValueError(f"another process is at work in {path.parent} and holds {path.name}; {fix}") from None
-    except OSError:  # a file system without locks: nothing can be noticed there
+    except (OSError, ImportError):  # a system or file system without locks: nothing can be noticed there
         pass
     _held[file] = opened
 
@@ -54,17 +55,24 @@ def alone(path: Path) -> None:
 def lines(path: Path, *needed: str) -> list[dict]:
     """The objects of a file of JSON lines, which have all that is needed. A last line without its end is left out:
     a crash wrote half of it. Raises SparsegenValueError that names any other line that is no such object, OSError."""
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict) or any(name not in record for name in needed):
-            expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
-            raise SparsegenValueError(f"{path}, line {number}, is damaged: {line[:60]!r}; expected {expected}")
-        found.append(record)
-    return found
+    return list(each_line(path, *needed))
+
+
+def each_line(path: Path, *needed: str) -> Iterator[dict]:
+    """As `lines`, one after the other: a file may be larger than what is to be kept of it."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict) or any(name not in record for name in needed):
+                expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
+                found = line[:60].strip()
+                raise SparsegenValueError(f"{path}, line {number}, is damaged: {found!r}; expected {expected}")
+            yield record
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 The names and shapes are those of the field: stencils of finite differences and elements, bands, blocks, power-law
 graphs (R-MAT: Chakrabarti, Zhan & Faloutsos, 2004), linear programs. Values are standard normal unless said
-otherwise. Sizes that make no sense raise SparsegenValueError.
+otherwise. Sizes that make no sense raise SparsegenValueError. `twin` makes a matrix after the `statistics` of another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ import scipy.sparse as sp
 
 from sparsegen.canonical import from_compressed, from_triplets
 from sparsegen.errors import SparsegenValueError
+from sparsegen.twins import Statistics, statistics, twin
+
+__all__ = [
+    "Statistics", "arrow", "banded", "bipartite", "block", "circuit", "dense_row", "permuted", "powerlaw", "pruned",
+    "road", "rows", "runs", "small", "statistics", "stencil2d", "stencil3d", "tiny", "twin", "uniform",
+]  # fmt: skip
 
 SEED = 20260
 
@@ -146,6 +152,76 @@ def bipartite(m: int, n: int, per_column: int = 3, coupling: int = 2, seed: int 
     return from_compressed(A.indptr, A.indices, A.data, A.shape)
 
 
+def road(n: int, degree: float = 2.6, seed: int = SEED) -> sp.csr_array:
+    """A road network: crossings on a grid, about sqrt(n) wide and numbered along it, each joined to its at most four
+    neighbours by some of the streets; (n, n), symmetric, no diagonal, `degree` entries per row on average (0 to 4, less
+    what the rim lacks), values the lengths of the streets."""
+    rng = _rng(seed, n)
+    if not 0 <= degree <= 4:
+        raise SparsegenValueError(f"a road network with {degree} streets at a crossing; expected 0 to 4")
+    wide = max(int(n**0.5), 1)
+    node = np.arange(n)
+    right, below = node[(node % wide < wide - 1) & (node + 1 < n)], node[node + wide < n]
+    first, second = np.concatenate((right, below)), np.concatenate((right + 1, below + wide))
+    count = min(round(degree * n / 2), len(first))
+    kept = rng.permutation(len(first))[:count]
+    first, second, length = first[kept], second[kept], rng.lognormal(size=count)
+    return from_triplets(
+        np.concatenate((first, second)), np.concatenate((second, first)), np.concatenate((length, length)), (n, n)
+    )  # fmt: skip
+
+
+def circuit(n: int, degree: float = 3.0, rails: int = 2, seed: int = SEED) -> sp.csr_array:
+    """Nodal analysis of a circuit: devices between nodes that are mostly close in their numbering, and `rails` nodes
+    (supply, ground, clock) that one node in eight is joined to; (n, n), symmetric pattern and values, a full diagonal
+    that dominates, about `degree` entries beside it per row, the rails' apart."""
+    rng = _rng(seed, n, rails)
+    if rails > n or degree < 0 or (n < 2 and degree):
+        raise SparsegenValueError(f"a circuit of {n} nodes, {rails} of them rails, of degree {degree}")
+    count = round(degree * n / 2)
+    first = rng.integers(0, max(n, 1), count)
+    second = first + np.rint(rng.standard_cauchy(count) * 4).astype(np.int64)  # near, and now and then far
+    wild = (second < 0) | (second >= n) | (second == first)
+    second[wild] = (first[wild] + rng.integers(1, max(n, 2), int(wild.sum()))) % max(n, 1)
+    rail = (np.arange(rails) * n + n // 2) // max(rails, 1)
+    joined = rng.random((rails, n)) < 0.125
+    joined[:, rail] = False
+    which, node = np.nonzero(joined)
+    first, second = np.concatenate((first, rail[which])), np.concatenate((second, node))
+    place = _distinct(np.minimum(first, second) * n + np.maximum(first, second))
+    first, second = np.divmod(place, max(n, 1))
+    conductance = rng.lognormal(sigma=2.0, size=len(place))
+    diagonal = np.bincount(first, conductance, n) + np.bincount(second, conductance, n) + rng.uniform(0.01, 1.0, n)
+    node = np.arange(n)
+    return from_triplets(
+        np.concatenate((node, first, second)), np.concatenate((node, second, first)),
+        np.concatenate((diagonal, -conductance, -conductance)), (n, n),
+    )  # fmt: skip
+
+
+def pruned(m: int, n: int, density: float = 0.1, seed: int = SEED) -> sp.csr_array:
+    """A layer pruned by magnitude: of m x n normal weights, with a scale for each row and each column, the largest
+    `density` of all are left: round(density m n) entries, their rows of uneven lengths."""
+    rng = _rng(seed, m, n)
+    if not 0 <= density <= 1:
+        raise SparsegenValueError(f"a density of {density}; expected 0 to 1")
+    weights = rng.standard_normal((m, n)) * rng.lognormal(sigma=0.25, size=(m, 1)) * rng.lognormal(sigma=0.25, size=n)
+    count = round(density * m * n)
+    flat = weights.ravel()
+    place = np.argpartition(-np.abs(flat), max(count - 1, 0))[:count] if flat.size else np.empty(0, np.int64)
+    return from_triplets(*np.divmod(place, max(n, 1)), flat[place], (m, n))
+
+
+def runs(m: int, length: int = 8, per_row: int = 3, seed: int | np.random.Generator = SEED) -> sp.csr_array:
+    """Rows of `per_row` runs of `length` consecutive columns at random places, as in images, genome contacts and
+    supernodes; (m, m). Runs that meet overlap, their values summed."""
+    rng = _rng(seed, m, length, per_row)
+    starts = rng.integers(0, max(m - length, 1), (m, per_row))
+    up = np.repeat(np.arange(m), per_row * length)
+    columns = (starts[:, :, None] + np.arange(length)).ravel() % max(m, 1)
+    return _normal(rng, up, columns, m, m)
+
+
 def permuted(A: sp.csr_array, seed: int = SEED) -> sp.csr_array:
     """`A` with its rows and, independently, its columns in random order."""
     rng = _rng(seed)
@@ -243,7 +319,7 @@ def _empty(m: int, n: int) -> sp.csr_array:
     return from_triplets([], [], np.empty(0), (m, n))
 
 
-def _rng(seed: int, *sizes: int) -> np.random.Generator:
+def _rng(seed: int | np.random.Generator, *sizes: int) -> np.random.Generator:
     if min(sizes, default=0) < 0:
         raise SparsegenValueError(f"a negative size among {sizes}")
     return np.random.default_rng(seed)

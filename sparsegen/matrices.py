@@ -1,4 +1,4 @@
-"""Matrix files of every kind in use, as canonical CSR; and collections, which are lists of them."""
+"""Matrix files of every kind in use, as canonical CSR; and collections: lists, folders and queries of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pathlib import Path
 
 import scipy.sparse as sp
 
-from sparsegen import paths
+from sparsegen import index, paths
 from sparsegen.errors import SparsegenError, SparsegenValueError
-from sparsegen.readers import container, harwell_boeing, matlab, matrix_market, npz, smtx
+from sparsegen.readers import binsparse, container, harwell_boeing, matlab, matrix_market, npz, smtx
 from sparsegen.readers.stored import Stored
 
 BOEING = re.compile(r"\.(rb|hb|[rcpi][ushzr][ae])", re.IGNORECASE)
-KINDS = ".mtx .mat .rb .hb (or .rua, .psa, ...) .npz .smtx, plain, .gz or .bz2, or one of them in a .tar.gz"
+KINDS = ".mtx .mat .rb .hb (or .rua, .psa, ...) .npz .smtx .h5, plain, .gz or .bz2, or one of them in a .tar.gz"
+FILES = re.compile(  # what in a folder is a matrix file, by its name
+    r"[^.].*\.((mtx|mm|mat|rb|hb|[rcpi][ushzr][ae]|npz|smtx|h5)(\.gz|\.bz2)?|tar\.gz|tgz)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ def load(path: str | os.PathLike) -> sp.csr_array | sp.coo_array:
     """The matrix in the file at `path`: canonical CSR, symmetry expanded, duplicates summed, stored zeros kept.
 
     Reads Matrix Market (.mtx), Harwell-Boeing and Rutherford-Boeing (.rb, .rua, ...), MATLAB (.mat: `Problem.A` or
-    the only sparse variable), scipy's .npz and DLMC's .smtx, plain or compressed (.gz, .bz2), and the .tar.gz of the
-    SuiteSparse collection. What a file is, its first bytes say, and its name only where they do not. Values are
-    float64, complex128 or int64 in the text formats (1.0 for patterns; integers beyond 64 bits are refused), and as
-    stored in the binary ones. A dense (array) file has all its places stored.
+    the only sparse variable), scipy's .npz, DLMC's .smtx and binsparse in HDF5 (.h5), plain or compressed (.gz, .bz2),
+    and the .tar.gz of the SuiteSparse collection. What a file is, its first bytes say, and its name only where they do
+    not. Values are float64, complex128 or int64 in the text formats (1.0 for patterns; integers beyond 64 bits are
+    refused), and as stored in the binary ones. A dense (array) file has all its places stored.
 
     Where a matrix has more than 2^24 rows and more than 64 times as many rows as entries, its row pointers would be
     nearly all of it: it is returned as a canonical coo_array instead.
@@ -59,26 +62,69 @@ def collections() -> list[str]:
     return sorted(file.stem for file in (paths.data("matrices") / "collections").glob("*.txt"))
 
 
-def collection(name: str | os.PathLike) -> list[str]:
-    """The matrices of a collection: a text file, or the name of one in `matrices/collections`.
+def about(name: str) -> str:
+    """What a shipped collection is: the first line of its file."""
+    with open(paths.data("matrices") / "collections" / f"{name}.txt", encoding="utf-8") as file:
+        return file.readline().lstrip("# ").strip()
 
-    Each line is a file, given as its path when it lies below `matrices/` or beside the collection, or a
+
+def collection(chosen: str | os.PathLike | index.Query) -> list[str]:
+    """The matrices of a collection, each as the path of its file or, where there is none here, as `Group/Name`.
+
+    chosen: the name of a list in `matrices/collections`; a text file; a folder, for the matrix files in it and below,
+    in the order of their names; or an `index.Query` of the SuiteSparse collection.
+
+    Each line of a list is a file, given as its path when it lies below `matrices/` or beside the list, or a
     `Group/Name` of the SuiteSparse collection; `#` begins a comment. Raises SparsegenValueError.
     """
+    return [_here(name) for name in listed(chosen)]
+
+
+def listed(chosen: str | os.PathLike | index.Query) -> list[str]:
+    """As `collection`, but `Group/Name` also where the matrix has been downloaded."""
+    if isinstance(chosen, index.Query):
+        return [entry.key for entry in index.search(chosen)]
     shipped = paths.data("matrices")
-    file = Path(name)
+    file = Path(chosen).expanduser()
+    if file.is_dir():
+        found = sorted(str(each) for each in file.rglob("*") if FILES.fullmatch(each.name) and each.is_file())
+        if not found:
+            raise SparsegenValueError(f"{file}: no matrix file in this folder; expected {KINDS}")
+        return found
     if not file.is_file():
-        file = shipped / "collections" / f"{name}.txt"
+        file = shipped / "collections" / f"{chosen}.txt"
     if not file.is_file():
         known = ", ".join(collections()) or "none"
-        raise SparsegenValueError(f"{str(name)!r} is neither a file nor one of the collections: {known}")
+        raise SparsegenValueError(f"{str(chosen)!r} is neither a file, a folder nor one of the collections: {known}")
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SparsegenValueError(f"{file}: not a list of matrices: {error}") from error
-    entries = [entry for line in lines if (entry := line.split("#")[0].strip())]
+    names = [name for line in lines if (name := line.split("#")[0].strip())]
     places = (shipped, file.parent)
-    return [next((str(at / entry) for at in places if (at / entry).is_file()), entry) for entry in entries]
+    return [next((str(at / name) for at in places if (at / name).is_file()), name) for name in names]
+
+
+def downloaded(name: str) -> Path:
+    """Where the matrix `Group/Name` is once it was downloaded: below `SPARSEGEN_HOME/matrices`.
+
+    The archive of SuiteSparse, which `load` reads as it is; DLMC's matrices are the files of its one archive.
+    Raises SparsegenValueError for what is no such name.
+    """
+    parts = name.split("/")
+    deep = parts[0] == "DLMC" and 2 < len(parts) < 8
+    if not (len(parts) == 2 or deep) or not all(re.fullmatch(r"\w[\w.+-]*", part, re.ASCII) for part in parts):
+        raise SparsegenValueError(f"{name!r} is neither a matrix file nor a Group/Name, such as HB/west0479")
+    return paths.home() / "matrices" / (f"{name}.smtx" if deep else f"{name}.tar.gz")
+
+
+def _here(name: str) -> str:
+    """The file of a matrix that was downloaded, else the name."""
+    try:
+        file = downloaded(name)
+    except SparsegenValueError:
+        return name
+    return str(file) if file.is_file() else name
 
 
 def _stored(path: str | os.PathLike) -> Stored:
@@ -100,6 +146,8 @@ def _reader(raw: bytes, name: str, where: str):
         return matrix_market
     if raw.startswith(b"PK"):
         return npz
+    if binsparse.sniff(raw):
+        return binsparse
     if raw.startswith((b"MATLAB 5.0", b"MATLAB 7.3", b"\x89HDF")):
         return matlab
     start = raw[:512].lstrip().lower()

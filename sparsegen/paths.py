@@ -1,4 +1,9 @@
-"""Where the data folders and the cache are: in a checkout beside the package, in a wheel inside it; safe reading."""
+"""Where the data folders, the cache and the user's data are, and safe reading.
+
+The data folders lie beside the package in a checkout, inside it in a wheel.
+The cache is made of what can be made again in seconds: it has a limit, and can be removed at any time. The home holds
+what took a download or long parsing (matrices, their index): it has no limit, and only its owner removes anything.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +43,9 @@ def cache() -> Path:
     """The cache folder: `SPARSEGEN_CACHE_DIR`, else the platform's. Not created here."""
     chosen = os.environ.get("SPARSEGEN_CACHE_DIR")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("sparsegen"))
+
+
+def home() -> Path:
+    """The folder of what users keep: `SPARSEGEN_HOME`, else the platform's for data. Not created here."""
+    chosen = os.environ.get("SPARSEGEN_HOME")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("sparsegen"))

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, gpu, nvrtc, ops, prelude
+from sparsegen import bandwidth, baselines, checks, evaluate, fence, gpu, nvrtc, ops, prelude, timing
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
@@ -98,7 +98,7 @@ class _Search:
         self._prepare_baselines(sorted(set(baselines.names()) - set(slow), key=lambda name: (name != "scipy", name)))
         race = max(LEAST_RACE, RACE_SHARE * (self.deadline - started))
         with ThreadPoolExecutor(1) as compiler:
-            self._try_all(self._compiled(candidates, compiler, most), self.deadline - race)
+            self._try_all(self._compiled(candidates, compiler, most), race)
         self._prepare_baselines(slow)
         self._race()
 
@@ -138,7 +138,7 @@ class _Search:
                 self.outcome.baselines[name] = {"refused": "the budget was used up"}
                 continue
             try:
-                answer = self.session.ask("baseline", self.seconds + 60, name=name)
+                answer = self._timed("baseline", self.seconds + 60, name=name)
             except Died as error:
                 answer = {"refused": f"{error.fault}: {error}"}
                 self._restore()
@@ -174,7 +174,14 @@ class _Search:
                 evaluate.image(made, self.problem, self.gpu.arch)
         return made
 
-    def _try_all(self, compiled, until: float) -> None:
+    def _timed(self, request: str, seconds: float, **details) -> dict:
+        """What the worker answers to a question that it times something for. Waiting for a turn costs no budget."""
+        with timing.turn() as waited:
+            self.deadline += waited
+            return self.session.ask(request, seconds, **details)
+
+    def _try_all(self, compiled, race: float) -> None:
+        """Each of `compiled`, until so many seconds are left."""
         for number, (candidate, made) in enumerate(compiled):
             name = f"candidate {number}"
             if isinstance(made, Verdict):
@@ -191,7 +198,7 @@ class _Search:
             self.outcome.tried.append(tried)
             logger.info("%s: %s %s", tried.label, tried.verdict.level.name, tried.verdict.message or tried.rough_us)
             now = time.monotonic()
-            if now > self.deadline or (now > until and self.arms):
+            if now > self.deadline or (now > self.deadline - race and self.arms):
                 break
 
     def _enter(self, name: str, tried: Tried) -> None:
@@ -199,7 +206,7 @@ class _Search:
         for threads in sorted({1, self.problem.useful_threads}):
             try:
                 arm = f"{name} {threads}"
-                answer = self.session.ask("arm", self.seconds, name=arm, bound=name, threads=threads)
+                answer = self._timed("arm", self.seconds, name=arm, bound=name, threads=threads)
             except Died:
                 self._restore()
                 return
@@ -222,7 +229,7 @@ class _Search:
         try:
             for name, entry in self.outcome.baselines.items():
                 if "refused" not in entry:
-                    self.session.ask("baseline", self.seconds + 60, name=name)
+                    self._timed("baseline", self.seconds + 60, name=name)
             old, self.arms = self.arms, {}
             for name in dict.fromkeys(arm.rpartition(" ")[0] for arm in old):
                 tried = next(each for arm, (each, _) in old.items() if arm.rpartition(" ")[0] == name)
@@ -268,7 +275,7 @@ class _Search:
         fastest = next(arm for arm in arms if self.arms[arm][1] == self.arms[arm][0].threads)
         threads = self.arms[fastest][1]
         try:
-            self.session.ask("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
+            self._timed("arm", self.seconds, name="null", bound=fastest.rpartition(" ")[0], threads=threads)
             rounds, changed = self._rounds([*arms, "null", *close], (fastest, "null"))
             self._judge(rounds, arms, close, fastest, changed)
             self._cold(close)
@@ -293,7 +300,7 @@ class _Search:
             if len(rounds) >= FEWEST_ROUNDS and left < 0:
                 break
             count = FEWEST_ROUNDS if not rounds or left > 0 else FEWEST_ROUNDS - len(rounds)
-            answer = self.session.ask(
+            answer = self._timed(
                 "rounds", self.seconds * len(arms) + 30, arms=arms, count=count,
                 most_seconds=max(left, LEAST_RACE), seed=self.seed + len(rounds),
             )  # fmt: skip
@@ -356,7 +363,7 @@ class _Search:
             outcome.gpu = {"before": self.states[0], "after": self.states[-1]}
             outcome.notes += gpu.notes(self.states[0], self.states[-1])
         own = next((arm for arm, (tried, _) in self.arms.items() if tried is outcome.winner), None)
-        answer = self.session.ask("cold", self.seconds * len(names) + 30, arms=[*names, *([own] if own else [])])
+        answer = self._timed("cold", self.seconds * len(names) + 30, arms=[*names, *([own] if own else [])])
         for arm, ns in answer["cold_ns"].items():
             if arm == own:
                 outcome.cold_us = ns / 1e3

@@ -1,12 +1,16 @@
 """The one definition of time: interleaved bursts of calls, in random order, after warm-up calls that are not timed.
 
 Per-call times of one round belong together: ratios are taken within rounds, and their median is the answer.
+Processes that `share` a file take turns: what they time never overlaps.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +18,40 @@ WARM_UP_NS = 2_000_000  # how long an arm runs untimed after another has had the
 MOST_WARM_UP = 5
 BURST_NS = 1_000_000
 SETTLE_S = 0.006  # threads of the arm before may spin for so long, on cores that the next arm wants
+
+_shared: dict[str, Path] = {}  # the file whose lock is the turn
+_turn: list[int] = []  # its descriptor, while this process has the turn
+
+
+def share(path: Path | None) -> None:
+    """From here on nothing is timed in this process while another one that shares `path` times; None: no more."""
+    _shared.clear()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _shared["path"] = path
+
+
+@contextmanager
+def turn() -> Iterator[float]:
+    """The right to time; what it gives are the seconds that were waited for it. A turn within a turn is the same one.
+
+    Where nothing is shared, or the file system has no locks, nothing is waited for. Of one thread at a time.
+    """
+    if _turn or not _shared:
+        yield 0.0
+        return
+    import fcntl
+
+    begun = time.monotonic()
+    opened = os.open(_shared["path"], os.O_RDWR | os.O_CREAT, 0o666)
+    _turn.append(opened)
+    try:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield time.monotonic() - begun
+    finally:
+        _turn.clear()
+        os.close(opened)
 
 
 def rough(call: Callable[[], object], least: int = 3, most_ns: int = 1_500_000) -> float:

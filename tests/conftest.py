@@ -14,10 +14,11 @@ settings.load_profile("sparsegen")
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory) -> Iterator[Path]:
-    """A cache of the tests' own, whatever the user has."""
+    """A cache and a home of the tests' own, whatever the user has."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("SPARSEGEN_CACHE_DIR", str(folder))
+        patch.setenv("SPARSEGEN_HOME", str(tmp_path_factory.mktemp("home")))
         yield folder
 
 

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sparsegen"
 LAYERS = """
     errors
-    paths problem verdict timing arena model
+    paths problem verdict timing arena model projects
     files formats ops canonical cache operands nvrtc gpu mkl_library model.entries model.recipe
-    readers gallery values checks fence explain device_arrays events model.statistics model.windows
-    matrices candidate model.encoder
-    inputs composite place model.tokenizer model.decoder model.expression
+    readers twins values checks download archive fence explain device_arrays events model.statistics model.windows
+    index gallery candidate model.encoder
+    matrices
+    parsed fetch inputs composite place model.tokenizer model.decoder model.expression
     prelude templates model.generator
     metrics
     screen model.checkpoint
@@ -34,12 +35,14 @@ LAYERS = """
     store choices
     engine
     __init__
+    export batch
     judge doctor train train.rewards train.techniques train.policy train.families train.run
     train.measure train.texts train.log train.fit
     train.corpus
     train.examples train.verdicts
     train.pretrain train.sft train.rl
     train.publish
+    commands
     __main__ train.__main__
 """  # lowest first; a module imports from the lines above its own; a folder is one name, its files may have their own
 UPWARD = {  # imports inside functions that point up, and why
@@ -54,11 +57,13 @@ ONLY_IN = {
     "cupy": {"baselines.cupy"},
     "cupyx": {"baselines.cupy"},
     "fast_matrix_market": {"readers.matrix_market"},
-    "h5py": {"readers.matlab"},
+    "h5py": {"batch.tables", "parsed", "readers.binsparse", "readers.matlab"},
     "numba": {"baselines.numba"},
     "platformdirs": {"paths"},
     "pynvml": {"gpu"},
+    "ray": {"batch.cluster"},
     "safetensors": {"model.checkpoint"},
+    "ssgetpy": {"index"},
     "tokenizers": {"model.tokenizer"},
     "transformers": {"model.generator"},
     "torch": {
@@ -70,11 +75,11 @@ ONLY_IN = {
         "train.run",
         "train.texts",
     },
-    "tqdm": {"__main__", "train.corpus", "train.examples", "train.fit", "train.rl"},
+    "tqdm": {"commands", "train.corpus", "train.examples", "train.fit", "train.rl"},
 }
 NOT_AT_IMPORT = {
     "torch", "cupy", "transformers", "cuda", "numba", "h5py", "fast_matrix_market", "tqdm", "nvmath", "mkl", "sparse",
-    "tokenizers", "safetensors", "pynvml",
+    "tokenizers", "safetensors", "pynvml", "ssgetpy", "ray",
 }  # fmt: skip
 MOST_LINES = 400
 

@@ -168,6 +168,82 @@ def test_bipartite(m, n, seed) -> None:
         gallery.bipartite(1, n)
 
 
+@given(st.integers(0, 300), st.floats(0, 4), seed)
+def test_road(n, degree, seed) -> None:
+    A = gallery.road(n, degree, seed)
+    check(A, (n, n))
+    dense = A.toarray()
+    np.testing.assert_array_equal(dense, dense.T)
+    assert (np.diff(A.indptr) <= 4).all() and (A.data > 0).all() and not dense.diagonal().any()
+    wide = max(int(n**0.5), 1)
+    streets = sum((i % wide < wide - 1 and i + 1 < n) + (i + wide < n) for i in range(n))
+    assert A.nnz == 2 * min(round(degree * n / 2), streets)
+    B = A.tocoo()
+    assert not B.nnz or np.abs(B.row - B.col).max() <= wide
+
+
+def test_road_at_large() -> None:
+    A = gallery.road(10_007)
+    assert abs(A.nnz / 10_007 - 2.6) < 0.01 and set(np.diff(A.indptr).tolist()) == {0, 1, 2, 3, 4}
+    with pytest.raises(SparsegenValueError, match="0 to 4"):
+        gallery.road(9, degree=5)
+
+
+@given(st.integers(2, 200), st.floats(0, 6), st.integers(0, 2), seed)
+def test_circuit(n, degree, rails, seed) -> None:
+    A = gallery.circuit(n, degree, rails, seed)
+    check(A, (n, n))
+    dense = A.toarray()
+    np.testing.assert_array_equal(dense, dense.T)
+    beside = np.abs(dense).sum(axis=1) - dense.diagonal()
+    assert (dense.diagonal() > beside).all()
+    assert (dense[~np.eye(n, dtype=bool)] <= 0).all()
+    assert A.nnz <= n + 2 * round(degree * n / 2) + 2 * rails * n
+
+
+def test_circuit_at_large() -> None:
+    A = gallery.circuit(8009, degree=3.0, rails=2)
+    lengths = np.diff(A.indptr)
+    assert sorted(lengths)[-2] > 0.1 * 8009 > 50 > sorted(lengths)[-3]
+    assert abs((A.nnz - 2 * lengths[lengths > 500].sum()) / 8009 - 4.0) < 0.2  # the diagonal, and three beside it
+    B = A.tocoo()
+    assert np.median(np.abs(B.row - B.col)[(B.row != B.col) & (lengths[B.row] < 500) & (lengths[B.col] < 500)]) < 30
+    for wrong in ((3, 1.0, 5), (9, -1.0, 0), (1, 2.0, 0)):
+        with pytest.raises(SparsegenValueError, match="a circuit of"):
+            gallery.circuit(*wrong)
+
+
+@given(size, size, st.floats(0, 1), seed)
+def test_pruned(m, n, density, seed) -> None:
+    A = gallery.pruned(m, n, density, seed)
+    check(A, (m, n))
+    assert A.nnz == round(density * m * n)
+    B = gallery.pruned(m, n, 1.0, seed)
+    left_out = B.toarray()[A.toarray() == 0]
+    if A.nnz and left_out.size:
+        assert np.abs(A.data).min() >= np.abs(left_out).max()
+        np.testing.assert_array_equal(A.toarray()[A.toarray() != 0], B.toarray()[A.toarray() != 0])
+    with pytest.raises(SparsegenValueError, match="density"):
+        gallery.pruned(m, n, 1.5)
+
+
+def test_pruned_rows_are_uneven() -> None:
+    lengths = np.diff(gallery.pruned(251, 509, 0.1).indptr)
+    assert lengths.std() > 2 * np.diff(gallery.uniform(251, 509, lengths.sum()).indptr).std()
+
+
+@given(size, st.integers(0, 9), st.integers(0, 4), seed)
+def test_runs(m, length, per_row, seed) -> None:
+    A = gallery.runs(m, length, per_row, seed)
+    check(A, (m, m))
+    assert A.nnz <= m * per_row * length
+    if m > length:
+        for row in A.toarray() != 0:
+            starts = np.flatnonzero(np.diff(row.astype(int), prepend=0) == 1)
+            ends = np.flatnonzero(np.diff(row.astype(int), append=0) == -1)
+            assert len(starts) <= per_row and (ends - starts + 1 >= length).all()
+
+
 @given(size, size, st.floats(0, 1), seed)
 def test_permuted(m, n, share, seed) -> None:
     A = gallery.uniform(m, n, int(share * m * n), seed)
@@ -181,11 +257,14 @@ def test_permuted(m, n, share, seed) -> None:
 def test_seeds() -> None:
     first, again, other = (gallery.uniform(31, 37, 211, seed) for seed in (5, 5, 6))
     assert (first != again).nnz == 0 and (first != other).nnz > 0
-    for make in (gallery.powerlaw, gallery.uniform):
+    makers = (gallery.circuit, gallery.powerlaw, gallery.pruned, gallery.road, gallery.runs, gallery.uniform)
+    for make in makers:
         assert inspect.signature(make).parameters["seed"].default == gallery.SEED
 
 
-@pytest.mark.parametrize("make", [gallery.uniform, gallery.powerlaw, gallery.dense_row, gallery.bipartite])
+@pytest.mark.parametrize(
+    "make", [gallery.uniform, gallery.powerlaw, gallery.dense_row, gallery.bipartite, gallery.runs]
+)
 def test_negative_sizes_are_refused(make) -> None:
     with pytest.raises(SparsegenValueError, match="negative size"):
         make(-1, 5, 3)

@@ -659,7 +659,7 @@ def test_collections(tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("# my matrices\nHB/west0479\n\nlocal.mtx  # beside this file\n")
     (tmp_path / "local.mtx").write_text(REAL + "1 1 1\n1 1 3\n")
     assert matrices.collection(tmp_path / "mine.txt") == ["HB/west0479", str(tmp_path / "local.mtx")]
-    with pytest.raises(SparsegenValueError, match=r"neither a file nor one of the collections: .*smoke"):
+    with pytest.raises(SparsegenValueError, match=r"neither a file, a folder nor one of the collections: .*smoke"):
         matrices.collection("no_such_collection")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0\x80")
     with pytest.raises(SparsegenValueError, match="not a list of matrices"):

@@ -133,3 +133,15 @@ def test_a_guard_shows_a_write_beside_an_array():
             beside[position] = 0xFF
     assert arena.intact()
     assert np.array_equal(arena.arrays["a"], np.arange(37.0))
+
+
+def test_arrays_that_say_their_order_though_it_is_native_are_used_as_they_stand(A, x, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        said = file.create_dataset("x", data=x).dtype
+    arrays = x.view(said), np.empty(A.shape[0], said)
+    assert {memoryview(each).format for each in arrays} == {"<d"}, "a dtype of HDF5 is no longer what this is about"
+    plan, _arenas = bound(A, 1)
+    assert plan.run(*arrays, 1.0, 0.0) == 0
+    np.testing.assert_allclose(arrays[1], A @ x, rtol=1e-12, atol=1e-12)
+    assert plan.run(x.astype(">f8"), np.empty(A.shape[0]), 1.0, 0.0) == -1

@@ -19,7 +19,9 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 EXAMPLE = next(block for kind, block in BLOCKS if kind == "python")
 OUTPUT = next(block for kind, block in BLOCKS if kind == "text")
 SHELL = [line.split("#")[0].strip() for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-LISTED = ("readers", "screen", "ptx", "formats", "ops", "targets", "baselines", "model", "train")  # on a line each
+LISTED = (  # with a line for each file
+    "readers", "screen", "ptx", "formats", "ops", "targets", "baselines", "batch", "model", "train",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -173,13 +173,8 @@ def _pruned(rng, nnz):
 
 
 def _runs(rng, nnz):
-    """Rows of a few runs of consecutive columns, as in images, genome contacts and supernodes."""
     run, per_row = int(rng.integers(3, 24)), int(rng.integers(1, 5))
-    m = max(nnz // (run * per_row), 30)
-    starts = rng.integers(0, max(m - run, 1), (m, per_row))
-    rows = np.repeat(np.arange(m), per_row * run)
-    columns = (starts[:, :, None] + np.arange(run)).ravel() % m
-    return from_triplets(rows, columns, rng.standard_normal(len(rows)), (m, m))
+    return gallery.runs(max(nnz // (run * per_row), 30), run, per_row, seed=rng)
 
 
 _FAMILIES: dict[str, Callable[[np.random.Generator, int], sp.csr_array]] = {
