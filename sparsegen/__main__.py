@@ -72,12 +72,21 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="one JSON value on stdout")
         return made
 
+    def shared(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--threads", type=_integer(1, 256), help="that a call may use; all cores by default")
+        made.add_argument("--facts", default="detect", choices=["detect", "none"], help="what to assume of the values")
+
     def problem(made: argparse.ArgumentParser) -> None:
         made.add_argument("--k", type=_integer(1), help="columns of B, for spmm")
         made.add_argument("--dtype", type=_dtype, metavar="f32|f64", help="of the values; those of the file by default")
-        made.add_argument("--threads", type=_integer(1, 256), help="that a call may use; all cores by default")
-        made.add_argument("--facts", default="detect", choices=["detect", "none"], help="what to assume of the values")
+        shared(made)
         made.add_argument("--arch", type=_arch, help="cross-compile CUDA for this architecture, e.g. sm_90")
+
+    def search(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--budget", type=_number, default=2.0, help="seconds for each search (%(default)s)")
+        made.add_argument("--max-candidates", type=_integer(0))
+        made.add_argument("--model", default="auto", help="auto, none (templates alone), or the folder of a checkpoint")
+        made.add_argument("--seed", type=_integer(0), default=20260, help="of the order of timing (%(default)s)")
 
     def query(made: argparse.ArgumentParser) -> None:
         for name in ("rows", "cols", "nnz"):
@@ -93,12 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     problem(made)
     made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda", "emulator"])
     made.add_argument("--device", help="a GPU whose times are estimated, e.g. A100, or the number of one that is here")
-    made.add_argument("--budget", type=_number, default=2.0, help="seconds for the search (%(default)s)")
+    search(made)
     made.add_argument("--expected-calls", type=_number, help="spend no more than so many calls win back")
-    made.add_argument("--max-candidates", type=_integer(0))
-    made.add_argument("--model", default="auto", help="auto, none (templates alone), or the folder of a checkpoint")
     made.add_argument("--deterministic", action="store_true", help="bitwise equal results of equal calls")
-    made.add_argument("--seed", type=_integer(0), default=20260, help="of the order of timing (%(default)s)")
     made.add_argument("--retune", action="store_true", help="search again though a choice is cached")
     made.add_argument("--no-cache", action="store_true", help="neither use nor keep a choice")
     made.add_argument("--save", metavar="K.sgk", help="write the kernel to a file")
@@ -132,12 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--op", default="spmv", metavar="spmv,spmm:k=32", help="products (%(default)s)")
     made.add_argument("--dtype", metavar="f64,f32", help="of the values; those of the file by default")
     made.add_argument("--target", default="auto", choices=["auto", "cpu", "cuda"])
-    made.add_argument("--budget", type=_number, default=2.0, help="seconds for each search (%(default)s)")
-    made.add_argument("--threads", type=_integer(1, 256), help="that a call may use; all cores by default")
-    made.add_argument("--facts", default="detect", choices=["detect", "none"], help="what to assume of the values")
-    made.add_argument("--max-candidates", type=_integer(0))
-    made.add_argument("--model", default="auto", help="auto, none (templates alone), or the folder of a checkpoint")
-    made.add_argument("--seed", type=_integer(0), default=20260, help="of the order of timing (%(default)s)")
+    shared(made)
+    search(made)
     made.add_argument("--resume", action="store_true", help="go on with the run that is in RUN")
     made.add_argument("--retry", action="store_true", help="with --resume: what failed as well")
     made.add_argument("--shard", metavar="I/N", help="every Nth matrix, from the Ith on")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sparsegen import gpu
+from sparsegen import gpu, timing
 from sparsegen.errors import SparsegenError
 
 BURST_NS = 1_000_000
@@ -101,28 +101,17 @@ class Clock:
         finished: Callable[[str, int, object], None] | None = None,
     ) -> list[dict[str, float]]:
         """As `timing.interleaved`: rounds of hot bursts in random order, ns of one call of every arm."""
-        rng, names = np.random.default_rng(seed), list(arms)
         cost = {arm: self.rough(call) for arm, call in arms.items()}
-        measured: list[dict[str, float]] = []
-        stop = time.perf_counter() + most_seconds
-        for _ in range(count):
-            taken = {}
-            for index in rng.permutation(len(names)):
-                arm, which = names[index], int(rng.integers(2))
-                last: list[object] = []
-                if prepare:
-                    prepare(which)
 
-                def call(run=arms[arm], last=last):
-                    last[:] = [run()]
+        def burst(arm: str) -> tuple[float, object]:
+            run, last = arms[arm], [None]
 
-                taken[arm] = self.hot(call, cost[arm])
-                if finished:
-                    finished(arm, which, last[0])
-            measured.append(taken)
-            if time.perf_counter() > stop:
-                break
-        return measured
+            def call():
+                last[0] = run()
+
+            return self.hot(call, cost[arm]), last[0]
+
+        return timing.rounds(list(arms), burst, count, seed, most_seconds, prepare, finished)
 
     def _write(self) -> None:
         self._turn = (self._turn + 1) % 256

@@ -16,13 +16,11 @@ from sparsegen import composite, formats, ops, prelude, projects, targets, value
 from sparsegen.artifact import Artifact
 from sparsegen.candidate import Candidate, evaluate
 from sparsegen.errors import SparsegenValueError
-from sparsegen.formats import Packed
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Problem
-from sparsegen.targets import cpu
+from sparsegen.targets import cpu, cuda
 
 PIECES = 64  # of the work of a launch, shared by whatever threads there are
-STATIC_SHARED = 48 << 10  # bytes of shared memory that a launch may have unasked
 FIXED_INTEGERS = ("int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t")
 PLAIN = {
     "int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long", "uint8_t": "unsigned char",
@@ -56,7 +54,8 @@ class _Project:
         self.candidate: Candidate = thing.candidate
         self.problem: Problem = thing.problem
         self.cuda = self.candidate.language == "cuda"
-        self.arch = getattr(thing, "arch", None)
+        arch = re.search(r"sm_(\d+)", getattr(thing, "arch", "") or self.problem.device)
+        self.arch = arch[1] if arch else "80"
         self.packs = composite.pack(self.candidate, self.problem)
         data = thing._A.data.astype(self.problem.dtype, copy=False)
         self.arrays: dict[str, np.ndarray] = {}
@@ -97,9 +96,11 @@ class _Project:
         read = [
             f'{name}(folder + "/{name}.bin", {array.nbytes})' for name, array in {**self.arrays, **self.plain}.items()
         ]
-        scratch = self._scratch() if self.cuda else {}
+        scratch = prelude.scratch(self.candidate, problem, self.packs)
         members = [f"{device.get(name, f'Bytes {name}')};" for name in self.arrays]
-        members += [f"Device scratch_{name}{{{size}}};" for name, size in scratch.items()]
+        members += [
+            f"Device scratch_{name}{{{count * dtype.itemsize}}};" for name, (dtype, count) in scratch.items()
+        ]
         doors = sorted({launch.entry for part in self.candidate.parts for launch in part.launches})
         return {
             "WHAT": f"The kernel {self.candidate.label}, written by sparsegen.",
@@ -121,15 +122,7 @@ class _Project:
             "CALL": projects.CUDA_CALL if self.cuda else projects.CPU_CALL,
             "TIME": projects.CUDA_TIME if self.cuda else projects.CPU_TIME,
             "SUPPORT": "" if self.cuda else _supported(), "FLAGS": ";".join(_flags()),
-            "ARCH": re.sub(r"\D", "", self.arch or "") or "80",
-        }  # fmt: skip
-
-    def _sizes(self, packed: Packed) -> dict[str, int]:
-        problem, pattern = self.problem, self.problem.pattern
-        return {
-            "m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": problem.k,
-            "ldb": problem.k if problem.layout_b == "row" else pattern.n,
-            "ldc": problem.k if problem.layout_c == "row" else pattern.m, **packed.sizes,
+            "ARCH": self.arch,
         }  # fmt: skip
 
     def _launched(self):
@@ -139,13 +132,12 @@ class _Project:
                 yield turn, part, launch, bool(self.candidate.zero) or turn > 0
 
     def _cpu_launches(self) -> str:
-        lines, operands = [], {*_operands(self.candidate), "alpha", "beta", "status"}
+        lines = []
         for number, (turn, part, launch, later) in enumerate(self._launched()):
-            sizes = self._sizes(self.packs[turn])
-            names = [name for name, _ in prelude.arguments(self.candidate, part) if name not in operands]
+            sizes = prelude.sizes(self.problem, self.packs[turn])
             words = [
                 str(sizes[name]) if name in sizes else f"reinterpret_cast<int64_t>(arrays->part{turn}_{name}.data)"
-                for name in names
+                for name in prelude.worded(self.candidate, part)
             ]
             beta = "1" if later else "beta"
             cuts = formats.get(part.format).cuts(self.packs[turn], PIECES)
@@ -160,20 +152,6 @@ class _Project:
 
     # ---- CUDA
 
-    def _names(self, turn: int, part) -> dict[str, int]:
-        params = {name: value for name, value in self.candidate.params.items() if isinstance(value, int)}
-        return {**self._sizes(self.packs[turn]), **self.candidate.format_params(part), **params}
-
-    def _scratch(self) -> dict[str, int]:
-        """Bytes of each buffer, for the part that wants most."""
-        bytes_of = {"INDEX": self.problem.index_dtype.itemsize, "OFFSET": self.problem.offset_dtype.itemsize}
-        bytes_of |= dict.fromkeys(("ACC", "VALUE"), self.problem.dtype.itemsize)
-        found: dict[str, int] = {}
-        for turn, part in enumerate(self.candidate.parts):
-            for name, (kind, items) in self.candidate.scratch.items():
-                found[name] = max(found.get(name, 0), evaluate(items, self._names(turn, part)) * bytes_of[kind])
-        return found
-
     def _declared(self) -> str:
         """The entries of kernel.cu, in the plain types of C++."""
         macros = prelude.macros(self.candidate, self.problem, self.packs)
@@ -181,6 +159,9 @@ class _Project:
         for _, part, launch, _ in self._launched():
             kinds = [_plain(kind, macros) for _, kind in prelude.arguments(self.candidate, part)]
             lines.append(f'extern "C" __global__ void {launch.entry}({", ".join(kinds)});')
+        if self.candidate.zero:
+            real = macros["VALUE"]
+            lines.append(f'extern "C" __global__ void sparsegen_scale({real}*, long long, {real});')
         return "\n".join(dict.fromkeys(lines))
 
     def _cuda_launches(self) -> str:
@@ -188,7 +169,8 @@ class _Project:
         macros = prelude.macros(self.candidate, self.problem, self.packs)
         lines = []
         for number, (turn, part, launch, later) in enumerate(self._launched()):
-            names, sizes = self._names(turn, part), self._sizes(self.packs[turn])
+            names = prelude.names(self.candidate, part, self.problem, self.packs[turn])
+            sizes = prelude.sizes(self.problem, self.packs[turn])
             grid, block, shared = (evaluate(text, names) for text in (launch.grid, launch.block, launch.shared_bytes))
             if not grid:
                 continue
@@ -207,7 +189,7 @@ class _Project:
                 plain = _plain(kind, macros)
                 lines.append(f"        {plain} {name}_ = ({plain}){value};")
             entry = f"reinterpret_cast<const void*>(&{launch.entry})"
-            if shared > STATIC_SHARED:
+            if shared > cuda.STATIC_SHARED:
                 attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
                 lines.append(f"        ask(cudaFuncSetAttribute({entry}, {attribute}, {shared}));")
             lines += [

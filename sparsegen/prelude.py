@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from sparsegen import formats, ops, paths, values
-from sparsegen.candidate import Candidate, Launch, Part
+from sparsegen.candidate import Candidate, Launch, Part, evaluate
 from sparsegen.formats import Packed
 from sparsegen.problem import Problem
 
@@ -31,14 +31,37 @@ def text(language: str) -> str:
 def arguments(candidate: Candidate, part: Part) -> list[tuple[str, str]]:
     """What an entry of `part` receives, in order: (name, C type), up to and without begin and end."""
     format, op = formats.get(part.format), ops.get(candidate.op)
-    sizes = ["m", "n", "nnz", *op.SIZES, *format.SIZES]
     return (
-        [(name, "int64_t") for name in sizes]
+        [(name, "int64_t") for name in ["m", "n", "nnz", *op.SIZES, *format.SIZES]]
         + [(name, f"const {kind}*") for name, kind in format.ARRAYS.items()]
         + list(op.OPERANDS.items())
         + [(name, f"{kind}*") for name, (kind, _) in candidate.scratch.items()]
         + [("alpha", "ACC"), ("beta", "ACC"), ("status", "uint32_t*")]
     )
+
+
+def sizes(problem: Problem, packed: Packed) -> dict[str, int]:
+    """The values of the size arguments of a part's entries."""
+    pattern, k = problem.pattern, problem.k
+    ldb = k if problem.layout_b == "row" else pattern.n
+    ldc = k if problem.layout_c == "row" else pattern.m
+    return {"m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": k, "ldb": ldb, "ldc": ldc, **packed.sizes}
+
+
+def names(candidate: Candidate, part: Part, problem: Problem, packed: Packed) -> dict[str, int]:
+    """What the expressions of a part's CUDA launches may name: sizes, and parameters that are integers."""
+    params = {name: value for name, value in candidate.params.items() if isinstance(value, int)}
+    return {**sizes(problem, packed), **candidate.format_params(part), **params}
+
+
+def scratch(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> dict[str, tuple[np.dtype, int]]:
+    """Of each scratch array the dtype, and elements enough for the part that wants most."""
+    dtypes = {"INDEX": problem.index_dtype, "OFFSET": problem.offset_dtype}
+    every = [names(candidate, part, problem, packed) for part, packed in zip(candidate.parts, packs, strict=True)]
+    return {
+        name: (dtypes.get(kind, problem.dtype), max(evaluate(items, known) for known in every))
+        for name, (kind, items) in candidate.scratch.items()
+    }
 
 
 def macros(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> dict[str, str]:
@@ -61,9 +84,9 @@ def macros(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> d
     }
     for part, packed in zip(candidate.parts, packs, strict=True):
         format = formats.get(part.format)
-        sizes = [f"int64_t {name}" for name in format.SIZES]
+        numbers = [f"int64_t {name}" for name in format.SIZES]
         arrays = [f"const {kind}* {name}" for name, kind in format.ARRAYS.items()]
-        defined[f"{part.format.upper()}_ARRAYS"] = ", ".join(sizes + arrays)
+        defined[f"{part.format.upper()}_ARRAYS"] = ", ".join(numbers + arrays)
         defined |= {name: str(value) for name, value in candidate.format_params(part).items()}
         defined |= packed.baked
     return defined | {name: str(value) for name, value in candidate.params.items() if name != "values"}
@@ -118,6 +141,11 @@ def door(candidate: Candidate, part: Part, launch: Launch) -> str:
 
 def words(candidate: Candidate, part: Part, sizes: dict[str, int], arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The words a door reads: (count,) int64. The arrays must outlive every call."""
+    passed = worded(candidate, part)
+    return np.array([sizes[name] if name in sizes else arrays[name].ctypes.data for name in passed], np.int64)
+
+
+def worded(candidate: Candidate, part: Part) -> list[str]:
+    """The arguments of an entry that a door reads from its words, in order."""
     operands = {*ops.get(candidate.op).OPERANDS, "alpha", "beta", "status"}
-    names = [name for name, _ in arguments(candidate, part) if name not in operands]
-    return np.array([sizes[name] if name in sizes else arrays[name].ctypes.data for name in names], np.int64)
+    return [name for name, _ in arguments(candidate, part) if name not in operands]

@@ -147,11 +147,6 @@ CPU_ZERO = """    for (int64_t i = 0; i < rows * width; ++i) y[i] = beta == 0 ? 
 CUDA = """
 }  // namespace sparsegen
 @KERNELS@
-__global__ void sparsegen_scale(@REAL@* y, long long count, @REAL@ beta) {
-    const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x, step = (long long)gridDim.x * blockDim.x;
-    for (long long i = first; i < count; i += step)
-        y[i] = beta == 0 ? @REAL@(0) : beta * y[i];
-}
 namespace sparsegen {
 namespace {
 
@@ -202,8 +197,12 @@ void Product::operator()(const real* x, real* y, real alpha, real beta) {
 }
 """
 
-CUDA_ZERO = """    sparsegen_scale<<<1024, 256>>>(y, rows * width, beta);
-    ask(cudaGetLastError());"""
+CUDA_ZERO = """    if (beta == 0) {
+        ask(cudaMemset(y, 0, sizeof(real) * rows * width));
+    } else if (beta != 1) {
+        sparsegen_scale<<<(rows * width + 255) / 256, 256>>>(y, rows * width, beta);
+        ask(cudaGetLastError());
+    }"""
 
 MAIN = """// Checks the product against a plain loop, and times it. Exit code 0: it is right.
 #include <chrono>

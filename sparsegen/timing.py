@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -80,32 +80,49 @@ def interleaved(
 ) -> list[dict[str, float]]:
     """Rounds of bursts: for each round the time of one call of every arm, ns.
 
-    Thread CPU time when one thread is allowed, else wall time, with a pause before every burst. prepare(which) sets up
-    input 0 or 1 before a burst;
-    finished(arm, which, result) sees what the last call of it returned. Stops after `count` rounds or most_seconds.
+    Thread CPU time when one thread is allowed, else wall time, with a pause before every burst. The rest as `rounds`.
     """
     clock = time.thread_time_ns if threads == 1 else time.perf_counter_ns
-    rng = np.random.default_rng(seed)
     cost = {arm: rough(call, 2) for arm, call in arms.items()}
-    names, measured = list(arms), []
+
+    def burst(arm: str) -> tuple[float, object]:
+        call, result = arms[arm], None
+        if threads > 1:
+            time.sleep(SETTLE_S)
+        for _ in range(int(np.clip(WARM_UP_NS // max(cost[arm], 1), 1, MOST_WARM_UP))):
+            call()
+        calls = range(max(1, int(burst_ns / max(cost[arm], 1))))
+        begun = clock()
+        for _ in calls:
+            result = call()
+        return (clock() - begun) / len(calls), result
+
+    return rounds(list(arms), burst, count, seed, most_seconds, prepare, finished)
+
+
+def rounds(
+    arms: Sequence[str],
+    burst: Callable[[str], tuple[float, object]],
+    count: int,
+    seed: int,
+    most_seconds: float = float("inf"),
+    prepare: Callable[[int], None] | None = None,
+    finished: Callable[[str, int, object], None] | None = None,
+) -> list[dict[str, float]]:
+    """For each round what `burst` says of every arm, in random order: ns of one call, and what the last one returned.
+
+    prepare(which) sets up input 0 or 1 before a burst; finished(arm, which, result) sees what came of it. Stops after
+    `count` rounds or most_seconds.
+    """
+    rng, measured = np.random.default_rng(seed), []
     stop = time.perf_counter() + most_seconds
     for _ in range(count):
         taken = {}
-        for index in rng.permutation(len(names)):
-            arm, which = names[index], int(rng.integers(2))
-            call = arms[arm]
+        for index in rng.permutation(len(arms)):
+            arm, which = arms[index], int(rng.integers(2))
             if prepare:
                 prepare(which)
-            if threads > 1:
-                time.sleep(SETTLE_S)
-            for _ in range(int(np.clip(WARM_UP_NS // max(cost[arm], 1), 1, MOST_WARM_UP))):
-                call()
-            calls = range(max(1, int(burst_ns / max(cost[arm], 1))))
-            result = None
-            begun = clock()
-            for _ in calls:
-                result = call()
-            taken[arm] = (clock() - begun) / len(calls)
+            taken[arm], result = burst(arm)
             if finished:
                 finished(arm, which, result)
         measured.append(taken)

@@ -107,6 +107,9 @@ def test_a_cuda_project_compiles(tmp_path, name):
     assert {"kernel.cu", "product.cu", "main.cu", "product.h", "CMakeLists.txt"} <= set(names)
     cuda.compile((tmp_path / "out" / "kernel.cu").read_text(), "sm_90")
     assert "CMAKE_CUDA_ARCHITECTURES 90" in (tmp_path / "out" / "CMakeLists.txt").read_text()
+    texts = [(tmp_path / "out" / file).read_text() for file in ("kernel.cu", "product.cu")]
+    scaled = [text.count("void sparsegen_scale(") for text in texts]
+    assert scaled == ([1, 1] if chosen.zero else [0, 0]), "defined in the one, declared in the other"
     if shutil.which("nvcc"):
         for file in ("kernel.cu", "product.cu", "main.cu"):
             command = ["nvcc", "-std=c++17", "-arch=sm_90", "-c", str(tmp_path / "out" / file), "-o", "/dev/null"]

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegen
-from sparsegen import device_arrays, events, fence, gallery, gpu, nvrtc, paths, ptx, store
+from sparsegen import device_arrays, events, export, fence, gallery, gpu, nvrtc, paths, ptx, store, timing
 from sparsegen.__main__ import main
 from sparsegen.artifact import Artifact
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
@@ -330,3 +330,29 @@ def test_a_kernel_explains_itself(install):
     kernel = kernel_of()
     assert "us a call on Fake H200 sm_90 driver 13.2" in kernel.explain() and "in its L2" in kernel.explain()
     assert "measured_cold_us" in str(kernel.report())
+
+
+def test_what_a_gpu_times_is_timed_in_its_turn(install, monkeypatch, tmp_path):
+    install(library=False)
+    asked: set[tuple[str, bool]] = set()
+    ask = fence.Session.ask
+
+    def noted(self, request, seconds, **details):
+        asked.add((request, bool(timing._turn)))
+        return ask(self, request, seconds, **details)
+
+    monkeypatch.setattr(fence.Session, "ask", noted)
+    timing.share(tmp_path / "lock")
+    try:
+        kernel_of()
+    finally:
+        timing.share(None)
+    timed = {"baseline", "arm", "rounds", "cold"}
+    assert timed <= {request for request, turn in asked if turn} and ("check", False) in asked
+    assert not timed & {request for request, turn in asked if not turn}
+
+
+def test_a_project_of_a_kernel_on_a_gpu_is_for_that_gpu(install, tmp_path):
+    install(library=False)
+    export.write(kernel_of(), tmp_path / "out")
+    assert "CMAKE_CUDA_ARCHITECTURES 90" in (tmp_path / "out" / "CMakeLists.txt").read_text()

@@ -184,16 +184,11 @@ class Plan:
             function = ask(self.driver.cuModuleGetFunction(module, b"sparsegen_scale"))
             words = np.array([0, self.count, 0], np.int64)
             self.scale = _Launch(function, -(-self.count // 256), 256, 0, words, {self.output: 0, "beta": 2})
-        params = {name: value for name, value in candidate.params.items() if isinstance(value, int)}
-        bytes_of = {"INDEX": problem.index_dtype.itemsize, "OFFSET": problem.offset_dtype.itemsize}
-        bytes_of |= dict.fromkeys(("ACC", "VALUE"), problem.dtype.itemsize)
+        for name, (dtype, count) in prelude.scratch(candidate, problem, packs).items():
+            self.buffers[name] = gpu.Buffer(self.device, count * dtype.itemsize, guarded=True)
         self.stored: dict[str, np.ndarray] = {}
         for turn, (part, packed, data) in enumerate(zip(candidate.parts, packs, data_arrays, strict=True)):
-            sizes = self._sizes(packed)
-            names = {**sizes, **candidate.format_params(part), **params}
-            for name, (kind, items) in candidate.scratch.items():
-                if name not in self.buffers:
-                    self.buffers[name] = gpu.Buffer(self.device, evaluate(items, names) * bytes_of[kind], guarded=True)
+            sizes, names = prelude.sizes(problem, packed), prelude.names(candidate, part, problem, packed)
             own = {f"{name} {turn}": array for name, array in {**packed.arrays, "data": data}.items()}
             self.stored |= own
             self.buffers |= {name: gpu.upload(self.device, array, guarded=True) for name, array in own.items()}
@@ -332,13 +327,6 @@ class Plan:
         places = {name: arguments.index(name) for name in (self.input, self.output, "alpha", "beta")}
         if grid:  # else there is nothing to do: no rows, say
             self.launches.append(_Launch(function, grid, block, shared, words, places, later))
-
-    def _sizes(self, packed: Packed) -> dict[str, int]:
-        pattern, k = self.problem.pattern, self.problem.k
-        ldb = k if self.problem.layout_b == "row" else pattern.n
-        ldc = k if self.problem.layout_c == "row" else pattern.m
-        known = {"m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": k, "ldb": ldb, "ldc": ldc}
-        return known | packed.sizes
 
 
 class Graph:

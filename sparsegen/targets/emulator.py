@@ -132,23 +132,20 @@ class Plan:
         """
         problem, candidate = self.problem, self.candidate
         self._fits(x, y)
-        dtype, (input_name, output_name) = problem.dtype, ops.get(candidate.op).OPERANDS
-        bytes_of = {"INDEX": problem.index_dtype, "OFFSET": problem.offset_dtype, "ACC": dtype, "VALUE": dtype}
-        status, scratch, unwritten = np.zeros(1, np.uint32), {}, set()
+        input_name, output_name = ops.get(candidate.op).OPERANDS
+        status = np.zeros(1, np.uint32)
+        wanted = prelude.scratch(candidate, problem, self.packs)
+        scratch = {name: np.empty(count, dtype) for name, (dtype, count) in wanted.items()}
+        for array in scratch.values():
+            array.view(np.uint8)[:] = 255  # NaN, or an index far away
+        unwritten = set(scratch)
         self.outcomes, self.shapes = [], []
         if candidate.zero:
-            y[...] = 0 if beta == 0 else y * dtype.type(beta)
+            y[...] = 0 if beta == 0 else y * problem.dtype.type(beta)
         elif beta == 0:
             unwritten.add(output_name)
         for turn, (part, packed, own) in enumerate(zip(candidate.parts, self.packs, self.arrays, strict=True)):
-            sizes = self._sizes(packed)
-            params = {name: value for name, value in candidate.params.items() if isinstance(value, int)}
-            names = {**sizes, **candidate.format_params(part), **params}
-            for name, (kind, items) in candidate.scratch.items():
-                if name not in scratch:
-                    scratch[name] = np.empty(evaluate(items, names), bytes_of[kind])
-                    scratch[name].view(np.uint8)[:] = 255  # NaN, or an index far away
-                    unwritten.add(name)
+            sizes, names = prelude.sizes(problem, packed), prelude.names(candidate, part, problem, packed)
             later = bool(candidate.zero) or turn > 0
             known = {**sizes, **own, **scratch, input_name: x, output_name: y, "status": status}
             known |= {"alpha": alpha, "beta": 1.0 if later else beta}
@@ -175,13 +172,6 @@ class Plan:
         return int(status[0])
 
     __call__ = run
-
-    def _sizes(self, packed: Packed) -> dict[str, int]:
-        pattern, k = self.problem.pattern, self.problem.k
-        ldb = k if self.problem.layout_b == "row" else pattern.n
-        ldc = k if self.problem.layout_c == "row" else pattern.m
-        known = {"m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": k, "ldb": ldb, "ldc": ldc}
-        return known | packed.sizes
 
     def _fits(self, x: np.ndarray, y: np.ndarray) -> None:
         op = ops.get(self.candidate.op)
