@@ -104,7 +104,8 @@ class Clock:
         cost = {arm: self.rough(call) for arm, call in arms.items()}
 
         def burst(arm: str) -> tuple[float, object]:
-            run, last = arms[arm], [None]
+            run = arms[arm]
+            last: list[object] = [None]
 
             def call():
                 last[0] = run()

@@ -81,7 +81,7 @@ def twin(stats: Statistics | Mapping[str, float], seed: int) -> sp.csr_array:
     columns are popular, values. Raises SparsegenValueError for numbers that no matrix has.
     """
     asked = _checked(stats)
-    if not asked.mean or not asked.rows or not asked.cols:
+    if asked.mean * asked.rows < 0.5 or not asked.cols:  # no whole entry
         return from_triplets([], [], np.empty(0), (asked.rows, asked.cols))
     best, least, knobs = None, math.inf, asked
     for _ in range(PASSES):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import engine, templates
+from sparsegen import engine, fence, templates, timing
 from sparsegen.candidate import Candidate, instances, parse
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Problem
@@ -60,6 +60,24 @@ def right(y, A, x, alpha=1.0, beta=0.0, y0=None, dtype=None) -> None:
             assert not np.isfinite(y[~finite]).any()
         else:
             np.testing.assert_array_equal(y[~finite], special.astype(y.dtype))
+
+
+@contextmanager
+def asked_in_turns(lock: Path, monkeypatch) -> Iterator[set[tuple[str, bool]]]:
+    """Share `lock` meanwhile; gives what workers were asked, each with whether this process had the turn."""
+    asked: set[tuple[str, bool]] = set()
+    ask = fence.Session.ask
+
+    def noted(self, request, seconds, **details):
+        asked.add((request, bool(timing._turn)))
+        return ask(self, request, seconds, **details)
+
+    monkeypatch.setattr(fence.Session, "ask", noted)
+    timing.share(lock)
+    try:
+        yield asked
+    finally:
+        timing.share(None)
 
 
 def template(name: str, **wanted) -> Candidate:

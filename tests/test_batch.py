@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from support import asked_in_turns
 
 import sparsegen
-from sparsegen import fence, gallery, matrices, timing
+from sparsegen import gallery, matrices, timing
 from sparsegen.__main__ import main
 from sparsegen.batch import bench, compare, jobs, local, measured, run, summary
 from sparsegen.batch.jobs import Job, Product
@@ -338,20 +339,9 @@ def test_what_shares_a_file_does_not_time_at_once(tmp_path, monkeypatch):
 
 def test_a_search_times_in_its_turn_and_verifies_outside_of_it(tmp_path, monkeypatch):
     pytest.importorskip("sparsegen._native")
-    asked: set[tuple[str, bool]] = set()
-    ask = fence.Session.ask
-
-    def noted(self, request, seconds, **details):
-        asked.add((request, bool(timing._turn)))
-        return ask(self, request, seconds, **details)
-
-    monkeypatch.setattr(fence.Session, "ask", noted)
-    timing.share(tmp_path / "lock")
-    try:
-        A = gallery.uniform(301, 299, 2003, seed=7127)
+    A = gallery.uniform(301, 299, 2003, seed=7127)
+    with asked_in_turns(tmp_path / "lock", monkeypatch) as asked:
         sparsegen.compile(A, target="cpu", budget=0.4, threads=1, cache=False, model=None, max_candidates=2)
-    finally:
-        timing.share(None)
     assert {("baseline", True), ("check", False), ("arm", True), ("rounds", True)} <= asked
     assert not {("baseline", False), ("check", True), ("arm", False), ("rounds", False)} & asked
 

@@ -9,9 +9,10 @@ import fake_gpu
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import asked_in_turns
 
 import sparsegen
-from sparsegen import device_arrays, events, export, fence, gallery, gpu, nvrtc, paths, ptx, store, timing
+from sparsegen import device_arrays, events, export, fence, gallery, gpu, nvrtc, paths, ptx, store
 from sparsegen.__main__ import main
 from sparsegen.artifact import Artifact
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
@@ -334,19 +335,8 @@ def test_a_kernel_explains_itself(install):
 
 def test_what_a_gpu_times_is_timed_in_its_turn(install, monkeypatch, tmp_path):
     install(library=False)
-    asked: set[tuple[str, bool]] = set()
-    ask = fence.Session.ask
-
-    def noted(self, request, seconds, **details):
-        asked.add((request, bool(timing._turn)))
-        return ask(self, request, seconds, **details)
-
-    monkeypatch.setattr(fence.Session, "ask", noted)
-    timing.share(tmp_path / "lock")
-    try:
+    with asked_in_turns(tmp_path / "lock", monkeypatch) as asked:
         kernel_of()
-    finally:
-        timing.share(None)
     timed = {"baseline", "arm", "rounds", "cold"}
     assert timed <= {request for request, turn in asked if turn} and ("check", False) in asked
     assert not timed & {request for request, turn in asked if not turn}

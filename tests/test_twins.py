@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparsegen import gallery, twins
@@ -118,6 +118,7 @@ def test_twins_are_seeded():
 
 
 @settings(max_examples=60)
+@example(1, 1, 5e-324, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 @given(
     st.integers(1, 60), st.integers(1, 60), st.floats(0, 1), st.floats(0, 30), st.floats(0, 20), st.floats(0, 1),
     st.floats(0, 2), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1),
