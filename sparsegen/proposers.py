@@ -21,6 +21,7 @@ from typing import Any
 
 from sparsegen import paths, templates
 from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 logger = logging.getLogger("sparsegen")
@@ -134,7 +135,7 @@ def version(model: str) -> str:
         if model == "auto":
             return paths.read(paths.data("models") / "default", 1 << 10).decode("utf-8", "replace").strip()
         return hashlib.blake2b(paths.read(Path(model) / "card.json", 1 << 20), digest_size=16).hexdigest()
-    except OSError:
+    except (OSError, SparsegenError):
         return "unreadable"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,13 @@ def test_the_first_thing_wrong_is_the_verdict(judge, change, level, fault, words
     assert (verdict.level, verdict.fault) == (level, fault), verdict
     assert words in verdict.message
     assert judge(user_kernel()).level == Level.CORRECT
+
+
+@pytest.mark.parametrize("name", ["ignores_alpha_at_beta_zero", "ignores_beta_at_alpha_one", "ignores_alpha"])
+def test_alpha_and_beta_are_tried_apart_and_together(judge, name):
+    text = (Path(__file__).parent / "kernels_cpp" / "faulty" / f"{name}.cpp").read_text()
+    verdict = judge(candidate.parse(text, name=name, language="cpp"))
+    assert (verdict.level, verdict.fault) == (Level.RAN, "wrong"), verdict
 
 
 @pytest.mark.parametrize("far", [*range(40, 20_000, 1511), 130_000, -40, -700, -60_000])

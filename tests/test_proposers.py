@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from types import SimpleNamespace
 
@@ -283,6 +284,23 @@ def test_a_folder_of_a_checkpoint_is_not_saved_with_a_kernel(played, tmp_path):
     assert store.loads(store.dumps(kernel)).options["model"] == "auto"
     plain = sparsegen.compile(A, budget=0.0, model=None)
     assert store.loads(store.dumps(plain)).options["model"] == "none"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "large"])
+def test_what_names_no_checkpoint_costs_a_line(monkeypatch, tmp_path, kind):
+    default = tmp_path / "default"
+    if kind == "folder":
+        default.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(default)
+    else:
+        default.write_bytes(bytes(1 << 20))
+    data = paths.data
+    monkeypatch.setattr(paths, "data", lambda folder: tmp_path if folder == "models" else data(folder))
+    kernel = sparsegen.compile(A, budget=1.2, max_candidates=2, **OPTIONS)
+    assert "cannot be read" in kernel.report()["model"]["skipped"]
+    assert len(tried(kernel, "template")) == 2
+    right(kernel @ X, A, X)
 
 
 def test_a_checkpoint_is_read_once(monkeypatch, tmp_path):
