@@ -126,6 +126,15 @@ def checkpoint_of(model: str):
     return _loaded[key]
 
 
+def versions(model: str, seconds: float, most: int | None) -> list[str]:
+    """Of the models whose choices serve a search of so many seconds and candidates; its own is kept for the last.
+
+    A choice of another model, or of none, is no choice of this one: but where this takes no part, one of none is.
+    """
+    takes_part = seconds >= LEAST_BUDGET and (most is None or most > 1)
+    return list(dict.fromkeys([version(model)] if takes_part else [version(model), "none"]))
+
+
 def version(model: str) -> str:
     """What tells a model from the one that `model` named before, without reading all of it: the name of the shipped
     checkpoint, or a hash of the card of another, which holds those of its files."""

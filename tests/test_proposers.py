@@ -97,7 +97,7 @@ def test_a_choice_of_another_model_is_not_taken(played, plain, tmp_path, monkeyp
     (shipped / "default").write_text("first-0a\n")
     monkeypatch.setattr(paths, "data", lambda folder: shipped)
     played("nothing")
-    options = {**OPTIONS, "cache": True, "budget": BUDGET}
+    options = {**OPTIONS, "cache": True, "budget": 1.2}
     for model in ("auto", shipped):
         assert not sparsegen.compile(A, model=model, **options).report()["cached"]
         assert sparsegen.compile(A, model=model, **options).report()["cached"]
@@ -106,6 +106,20 @@ def test_a_choice_of_another_model_is_not_taken(played, plain, tmp_path, monkeyp
     assert sparsegen.compile(A, model=shipped, **options).report()["cached"]
     (shipped / "card.json").write_text('{"seed": 7}')
     assert not sparsegen.compile(A, model=shipped, **options).report()["cached"]
+
+
+def test_a_choice_that_the_model_took_no_part_in_is_found_without_it_alone(played, plain, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path))
+    played(MINE)
+    options = {**OPTIONS, "cache": True}
+    for brief in ({"budget": BUDGET}, {"budget": 1.2, "max_candidates": 1}):
+        for again in (False, True):
+            kernel = sparsegen.compile(A, retune=not again, **options, **brief)
+            assert (kernel.report()["cached"], kernel.report()["origin"] == "model") == (again, False)
+    assert sparsegen.compile(A, model=None, budget=1.2, **options).report()["cached"]
+    whole = sparsegen.compile(A, budget=2.0, **options)
+    assert not whole.report()["cached"] and whole.report()["model"]["distinct"] == 1
+    assert sparsegen.compile(A, budget=BUDGET, **options).candidate.key == whole.candidate.key
 
 
 def test_templates_and_texts_take_turns_and_none_is_tried_twice(played):
