@@ -23,8 +23,8 @@ LAYERS = """
     metrics
     screen model.checkpoint
     targets baselines model.vocabulary
-    bandwidth worker evaluate binding record model.header model.body
-    search model.grammar
+    bandwidth worker evaluate record model.header model.body
+    binding search model.grammar
     report model.sample
     kernel artifact model.beam
     model.proposal
