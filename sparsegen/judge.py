@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from sparsegen import candidate as kernel_file
 from sparsegen import checks, engine, evaluate, fence, inputs, paths
@@ -60,20 +61,29 @@ def instances(
             verdict = evaluate.evaluate(each, problem, session, references, name)
             scipy_us = None
             if verdict.level >= Level.CORRECT:
-                verdict, scipy_us = _timed(verdict, problem, session, name)
+                verdict, scipy_us = _timed(verdict, problem, own, session, name)
             yield _record(each, verdict, scipy_us)
 
 
-def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str) -> tuple[Verdict, float | None]:
+def _timed(
+    verdict: Verdict, problem: Problem, A: sp.csr_array, session: fence.Session, name: str
+) -> tuple[Verdict, float | None]:
     from sparsegen.verdict import Timing
 
     try:
         session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
         session.ask("baseline", 60.0, name="scipy")
         answer = session.ask("rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260)
+        right = "kernel" not in answer["changed"]
+        for which, x in enumerate(checks.timed_inputs(problem)):
+            intact = session.ask("fetch", 60.0, arm="kernel", which=which)["intact"]
+            right &= intact and checks.worst(session.output, *checks.reference(problem, A, x)) <= 1
         session.ask("drop", 10.0, names=[name, "kernel"])
     except fence.Died as error:
         return replace(verdict, level=Level.RAN, fault=error.fault, message=str(error)), None
+    if not right:
+        message = "the result of a timed call is not the product"
+        return replace(verdict, level=Level.RAN, fault="wrong", message=message), None
     timing = Timing.of([each["kernel"] for each in answer["rounds"]], problem.device)
     scipy = Timing.of([each["scipy"] for each in answer["rounds"]], problem.device)
     return replace(verdict, level=Level.TIMED, measured=timing), scipy.median_us

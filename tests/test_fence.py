@@ -307,3 +307,25 @@ def test_output_is_what_the_worker_wrote():
         x = checks.timed_inputs(problem)[0]
         np.testing.assert_allclose(opened.output, A @ x, rtol=1e-12, atol=1e-12)
         assert opened.output.flags.writeable is False
+
+
+KEEPS = """
+    if (beta == ACC(0) && begin < end) {
+        ACC sum = 0;
+        for (OFFSET p = indptr[begin]; p < indptr[begin + 1]; ++p) sum += VALUE_AT(p) * x[indices[p]];
+        if (y[begin] == VALUE(alpha * SCALED(sum))) return;
+    }
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_that_leaves_what_was_computed_before_is_found(threads):
+    problem = problem_of(A, threads=threads, facts=None)
+    with fence.session(problem, A) as opened:
+        references = checks.References(problem)
+        for name, body in (("keeps", KEEPS + LOOP), ("honest", LOOP)):
+            verdict = evaluate.evaluate(user_kernel(body, name=name), problem, opened, references, name)
+            assert verdict.level == Level.CORRECT, verdict
+            opened.ask("arm", 30.0, name=name, bound=name, threads=threads)
+        answer = opened.ask("rounds", 60.0, arms=["keeps", "honest"], count=6, most_seconds=20.0, seed=20281)
+    assert answer["changed"] == ["keeps"]
