@@ -15,7 +15,7 @@ import numpy as np
 from sparsegen import candidate as kernel_file
 from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
-from sparsegen.checks import CHECKS, References
+from sparsegen.checks import CHECKS, References, TimedReferences
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
 from sparsegen.problem import Problem
@@ -109,6 +109,18 @@ def run(
     except Died as error:
         return replace(verdict, fault=error.fault, message=str(error))
     return replace(verdict, level=Level.CORRECT)
+
+
+def timed_right(
+    session: Session, references: TimedReferences, arm: str, seconds: float, which: tuple[int, ...] = (0, 1)
+) -> bool:
+    """Whether an arm of the worker, called once more for each of these timed inputs, gives the product, and writes
+    nowhere else. seconds: of a call. Raises Died."""
+    for each in which:
+        intact = session.ask("fetch", seconds, arm=arm, which=each)["intact"]
+        if not intact or not references.right(each, session.output):
+            return False
+    return True
 
 
 def seconds(problem: Problem) -> float:

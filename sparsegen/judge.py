@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from sparsegen import candidate as kernel_file
 from sparsegen import checks, engine, evaluate, fence, inputs, paths
@@ -54,19 +53,19 @@ def instances(
         )
         return
     own = A.astype(problem.dtype)
-    references = checks.References(problem)
+    references, timed = checks.References(problem), checks.TimedReferences(problem, own)
     with fence.session(problem, own) as session:
         for number, each in enumerate(kernel_file.instances(template)):
             name = f"candidate {number}"
             verdict = evaluate.evaluate(each, problem, session, references, name)
             scipy_us = None
             if verdict.level >= Level.CORRECT:
-                verdict, scipy_us = _timed(verdict, problem, own, session, name)
+                verdict, scipy_us = _timed(verdict, problem, timed, session, name)
             yield _record(each, verdict, scipy_us)
 
 
 def _timed(
-    verdict: Verdict, problem: Problem, A: sp.csr_array, session: fence.Session, name: str
+    verdict: Verdict, problem: Problem, timed: checks.TimedReferences, session: fence.Session, name: str
 ) -> tuple[Verdict, float | None]:
     from sparsegen.verdict import Timing
 
@@ -74,10 +73,7 @@ def _timed(
         session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
         session.ask("baseline", 60.0, name="scipy")
         answer = session.ask("rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260)
-        right = "kernel" not in answer["changed"]
-        for which, x in enumerate(checks.timed_inputs(problem)):
-            intact = session.ask("fetch", 60.0, arm="kernel", which=which)["intact"]
-            right &= intact and checks.worst(session.output, *checks.reference(problem, A, x)) <= 1
+        right = evaluate.timed_right(session, timed, "kernel", 60.0) and "kernel" not in answer["changed"]
         session.ask("drop", 10.0, names=[name, "kernel"])
     except fence.Died as error:
         return replace(verdict, level=Level.RAN, fault=error.fault, message=str(error)), None

@@ -85,11 +85,8 @@ class Proposers:
         if self.model == "none":
             self.report = {"skipped": "it was not asked for"}
             return []
-        if self.seconds < LEAST_BUDGET:
-            self.report = {"skipped": f"a search of {self.seconds:.2g} s is too short for it"}
-            return []
-        if self.most is not None and self.most < 2:
-            self.report = {"skipped": f"{self.most} candidates are tried at most, and a template is the first"}
+        if reason := no_part(self.seconds, self.most):
+            self.report = {"skipped": reason}
             return []
         until = time.monotonic() + SHARE * self.seconds
         found = checkpoint_of(self.model)
@@ -126,13 +123,21 @@ def checkpoint_of(model: str):
     return _loaded[key]
 
 
+def no_part(seconds: float, most: int | None) -> str | None:
+    """Why no model takes part in a search of so many seconds and candidates; None where one does."""
+    if seconds < LEAST_BUDGET:
+        return f"a search of {seconds:.2g} s is too short for it"
+    if most is not None and most < 2:
+        return f"{most} candidates are tried at most, and a template is the first"
+    return None
+
+
 def versions(model: str, seconds: float, most: int | None) -> list[str]:
     """Of the models whose choices serve a search of so many seconds and candidates; its own is kept for the last.
 
     A choice of another model, or of none, is no choice of this one: but where this takes no part, one of none is.
     """
-    takes_part = seconds >= LEAST_BUDGET and (most is None or most > 1)
-    return list(dict.fromkeys([version(model)] if takes_part else [version(model), "none"]))
+    return list(dict.fromkeys([version(model), "none"] if no_part(seconds, most) else [version(model)]))
 
 
 def version(model: str) -> str:

@@ -102,11 +102,11 @@ def search(
 
 class _Search:
     def __init__(self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome):
-        self.problem, self.A, self.session = problem, A, session
+        self.problem, self.session = problem, session
         self.deadline, self.seed, self.outcome = deadline, seed, outcome
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
-        self.expected: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of the timed inputs: y and its bound
+        self.timed = checks.TimedReferences(problem, A)
         self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
         hangs = max(LEAST_PATIENCE, PATIENCE * (deadline - time.monotonic()))
         self.patience = min(evaluate.RUN_SECONDS, hangs)
@@ -135,7 +135,8 @@ class _Search:
             except Died as error:
                 answer = {"refused": f"{error.fault}: {error}"}
                 self._restore()
-            if "refused" not in answer and name != "scipy" and not self._right(0):  # scipy is what A @ x means
+            # scipy is what A @ x means
+            if "refused" not in answer and name != "scipy" and not self.timed.right(0, self.session.output):
                 answer = {"refused": "its result misses the bound"}
             self.outcome.baselines[name] = answer
 
@@ -225,13 +226,6 @@ class _Search:
             self.session.ask(request, self.seconds, **details)
         except Died:
             self._restore()
-
-    def _right(self, which: int) -> bool:
-        """Whether the worker's output is A x for timed input `which`."""
-        if which not in self.expected:
-            x = checks.timed_inputs(self.problem)[which]
-            self.expected[which] = checks.reference(self.problem, self.A, x)
-        return checks.worst(self.session.output, *self.expected[which]) <= 1
 
     # ---- the race
 
@@ -328,10 +322,8 @@ class _Search:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
         if arm in changed:
             return "wrong", "equal inputs gave different results while it was timed"
-        for which in (0, 1):
-            answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)
-            if not answer["intact"] or not self._right(which):
-                return "wrong", "the result after timing is not the product"
+        if not evaluate.timed_right(self.session, self.timed, arm, self.seconds):
+            return "wrong", "the result after timing is not the product"
         if self.problem.target != "cpu":
             return None
         moved = tried.packed_bytes + ops.get(self.problem.op).moved_bytes(self.problem)

@@ -60,7 +60,7 @@ def beam(
     found = []
     for row, grammar in enumerate(grammars):
         state = decoder.start(memory, np.array([row]))
-        clock = _Clock(begun + (seconds or 0) * (row + 1) / len(grammars), most) if seconds is not None else None
+        clock = None if seconds is None else _Clock(begun + seconds * (row + 1) / len(grammars), most)
         drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, clock)
         found.append([each.sample(tokenizer) for each in drafts])
     return found

@@ -4,7 +4,8 @@
     python -m sparsegen.train pretrain --out PRETRAINED
     python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
     python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
-    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json \\
+                                       [--tuned TUNED --share 0.2]
 """
 
 from __future__ import annotations

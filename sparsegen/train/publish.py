@@ -45,7 +45,8 @@ def publish(
     of stage 3 began from, and how far to go from its weights; the card says it. Raises SparsegenValueError when run,
     recipe, tokenizer and card do not belong together or to this grammar, OSError for a file that is not there.
     """
-    found = ended(recipe, run, "sft", "rl", unfinished=unfinished)
+    stages = ("sft", "rl") if tuned is None else ("rl",)
+    found = ended(recipe, run, *stages, unfinished=unfinished)
     sizes = {name: value for name, value in asdict(recipe).items() if name != "name" and not isinstance(value, dict)}
     if other := [name for name, value in sizes.items() if found.recipe and found.recipe.get(name) != value]:
         raise SparsegenValueError(f"{run} is of a recipe with another {', '.join(other)}; expected --recipe to name it")
@@ -53,7 +54,6 @@ def publish(
     if (tuned is None) != (share == 1.0):
         raise SparsegenValueError(f"share {share:g} and tuned {tuned}; expected a share below 1 and the run of stage 2")
     if tuned is not None:
-        ended(recipe, run, "rl", unfinished=unfinished)
         ended(recipe, tuned, "sft")
         weights = between(sft.weights(recipe, tuned), weights, share)
     content = paths.read(card, checkpoint.MOST_CARD)
