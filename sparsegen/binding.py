@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import checks, composite, operands, ops, prelude, targets, values
+from sparsegen import checks, composite, evaluate, fence, operands, ops, prelude, targets, values
 from sparsegen.arena import Arena
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.formats import Packed
 from sparsegen.problem import Problem
+from sparsegen.verdict import Level
+
+logger = logging.getLogger("sparsegen")
 
 CERTIFICATE_SEED = 20266
 
@@ -78,13 +82,18 @@ class Binding:
         return prelude.checks_finite(self.candidate)
 
     def plan(self, k: int, layout_b: str, layout_c: str):
-        """The native plan for a width and a layout, compiled and checked at first sight; None when it failed."""
+        """The native plan for a width and a layout; None when it failed.
+
+        The one that was searched for is checked by one product in this process. Another is checked in a worker at first
+        sight: a kernel that is right for 32 columns may write anywhere for 5.
+        """
         key = (k, layout_b, layout_c)
         if key not in self._plans:
             with self._lock:
                 if key not in self._plans:
+                    problem = replace(self.problem, k=k, layout_b=layout_b, layout_c=layout_c)
                     try:
-                        plan = self._made(replace(self.problem, k=k, layout_b=layout_b, layout_c=layout_c))
+                        plan = self._made(problem) if self._right(problem) else None
                     except (SparsegenError, targets.get(self.problem.target).CompileFailure):
                         plan = None
                     self._plans[key] = plan
@@ -120,6 +129,19 @@ class Binding:
             with np.errstate(over="ignore"):
                 out[...] = y.reshape(out.shape)
         return True
+
+    def _right(self, problem: Problem) -> bool:
+        """Whether the kernel passes every check of a problem that it was not searched for."""
+        pattern = problem.pattern
+        A = sp.csr_array((self.data, pattern.indices, pattern.indptr), shape=pattern.shape)
+        try:
+            with fence.session(problem, A) as session:
+                references = checks.References(problem)
+                verdict = evaluate.evaluate(self.candidate, problem, session, references, "other")
+        except (fence.Died, OSError) as error:
+            logger.info("%s: k = %d is left to the baseline: %s", self.candidate.label, problem.k, error)
+            return False
+        return verdict.level >= Level.CORRECT
 
     def _made(self, problem: Problem):
         library, target = self.library, targets.get(problem.target)

@@ -108,22 +108,23 @@ def compile(
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
     modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)  # the worker imports them too
-    model_version = proposers.version(options["model"])  # a choice of another model, or of none, is no choice of this
-    key = json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, model_version])
-    if cache and not retune and (kernel := _cached(key, matrix, problem, options, started)):
-        return kernel
     if expected_calls is not None:
         budget = min(budget, _affordable(own, problem, expected_calls))
+    left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
+    versions = proposers.versions(options["model"], left, max_candidates)
+    keys = [json.dumps([CHOICE_VERSION, repr(problem.key), problem.device, each]) for each in versions]
+    for key in keys if cache and not retune else []:
+        if kernel := _cached(key, matrix, problem, options, started):
+            return kernel
     if options["model"] not in ("auto", "none"):
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
-    left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
     proposed = proposers.Proposers(problem, options["model"], left, max_candidates)
     outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules, estimated)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}
     kernel = _kernel(outcome, matrix, problem, options, started, written)
     if cache and (kernel.candidate is not None or outcome.rounds):
-        _remember(key, kernel)
+        _remember(keys[-1], kernel)
     return kernel
 
 

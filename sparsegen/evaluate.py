@@ -7,6 +7,7 @@ timing in a worker that can be killed (fence.py); comparing happens here, where 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 from sparsegen import candidate as kernel_file
 from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
-from sparsegen.checks import CHECKS, References
+from sparsegen.checks import CHECKS, References, TimedReferences
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died, Session
 from sparsegen.nvrtc import Image
@@ -151,6 +152,31 @@ def estimate(verdict: Verdict, compiled: Compiled, problem: Problem, session: Se
     if "fault" in answer:
         return replace(verdict, level=Level.RAN, fault=answer["fault"], message=answer["message"])
     return replace(verdict, estimated_us=answer["estimated_us"], estimate=answer)
+
+
+def timed_right(
+    session: Session, references: TimedReferences, arm: str, seconds: float, which: tuple[int, ...] = (0, 1)
+) -> bool:
+    """Whether an arm of the worker, called once more for each of these timed inputs, gives the product, and writes
+    nowhere else. seconds: of a call. Raises Died."""
+    for each in which:
+        intact = session.ask("fetch", seconds, arm=arm, which=each)["intact"]
+        if not intact or not references.right(each, session.output):
+            return False
+    return True
+
+
+def disbelieved(
+    session: Session, references: TimedReferences, candidate: Candidate, arm: str, changed: Iterable[str],
+    seconds: float,
+) -> str | None:  # fmt: skip
+    """What speaks against the time of an arm: results that changed, or wrong ones afterwards. changed: by the worker,
+    the arms whose results did; those of atomic additions may, within their bound. seconds: of a call. Raises Died."""
+    if arm in changed and not candidate.atomic:
+        return "equal inputs gave different results while it was timed"
+    if not timed_right(session, references, arm, seconds):
+        return "the result after timing is not the product"
+    return None
 
 
 def seconds(problem: Problem) -> float:

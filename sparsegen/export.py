@@ -98,9 +98,7 @@ class _Project:
         ]
         scratch = prelude.scratch(self.candidate, problem, self.packs)
         members = [f"{device.get(name, f'Bytes {name}')};" for name in self.arrays]
-        members += [
-            f"Device scratch_{name}{{{count * dtype.itemsize}}};" for name, (dtype, count) in scratch.items()
-        ]
+        members += [f"Device scratch_{name}{{{count * dtype.itemsize}}};" for name, (dtype, count) in scratch.items()]
         doors = sorted({launch.entry for part in self.candidate.parts for launch in part.launches})
         return {
             "WHAT": f"The kernel {self.candidate.label}, written by sparsegen.",

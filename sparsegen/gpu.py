@@ -142,6 +142,11 @@ class Buffer:
             self._within(lambda: ask(driver().cuMemcpyDtoH(into.ctypes.data, self.address + start, into.nbytes)))
         return into
 
+    def move(self, to: int, source: int, nbytes: int) -> None:
+        """Copy bytes from one place here to another, apart from it, in the order of the default stream."""
+        at = self.address
+        self._within(lambda: ask(driver().cuMemcpyDtoDAsync(at + to, at + source, nbytes, 0)))
+
     def intact(self) -> bool:
         """Whether no guard byte has changed."""
         if not self._guard:

@@ -68,7 +68,7 @@ def instances(
     if target == "cuda":
         problem = replace(problem, device=cuda.device(), ordinal=gpus_here.chosen())
     own = A.astype(problem.dtype)
-    references = checks.References(problem)
+    references, timed = checks.References(problem), checks.TimedReferences(problem, own)
     with fence.session(problem, own) as session:
         for number, each in enumerate(kernel_file.instances(template)):
             name = f"candidate {number}"
@@ -77,7 +77,7 @@ def instances(
             if verdict.level >= Level.CORRECT and target == "emulator":
                 verdict = _estimated(each, verdict, problem, session, name, gpu)
             if verdict.level >= Level.CORRECT and target != "emulator":
-                verdict, scipy_us = _timed(verdict, problem, session, name)
+                verdict, scipy_us = _timed(each, verdict, problem, timed, session, name)
             yield _record(each, verdict, scipy_us)
 
 
@@ -92,16 +92,22 @@ def _estimated(
     return verdict
 
 
-def _timed(verdict: Verdict, problem: Problem, session: fence.Session, name: str) -> tuple[Verdict, float | None]:
+def _timed(
+    each: Candidate, verdict: Verdict, problem: Problem, timed: checks.TimedReferences, session: fence.Session,
+    name: str,
+) -> tuple[Verdict, float | None]:  # fmt: skip
     from sparsegen.verdict import Timing
 
     try:
         session.ask("arm", 60.0, name="kernel", bound=name, threads=problem.threads)
         session.ask("baseline", 60.0, name="scipy")
         answer = session.ask("rounds", 120.0, arms=["kernel", "scipy"], count=ROUNDS, most_seconds=5.0, seed=20260)
+        why = evaluate.disbelieved(session, timed, each, "kernel", answer["changed"], 60.0)
         session.ask("drop", 10.0, names=[name, "kernel"])
     except fence.Died as error:
         return replace(verdict, level=Level.RAN, fault=error.fault, message=str(error)), None
+    if why is not None:
+        return replace(verdict, level=Level.RAN, fault="wrong", message=why), None
     timing = Timing.of([each["kernel"] for each in answer["rounds"]], problem.device)
     scipy = Timing.of([each["scipy"] for each in answer["rounds"]], problem.device)
     return replace(verdict, level=Level.TIMED, measured=timing), scipy.median_us

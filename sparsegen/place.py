@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from sparsegen.arena import Arena
 from sparsegen.problem import Problem
 
 Arms = Mapping[str, Callable[[], object]]
+RUNS = 32  # that a disturbance of y on a GPU moves
 
 
 def of(problem: Problem, x: np.ndarray) -> Host | Device:
@@ -35,6 +37,13 @@ class Host:
 
     def put_y(self, y) -> None:
         self.y[...] = y
+
+    def disturb(self, rng: np.random.Generator) -> None:
+        """Some elements of y take the values of others."""
+        y = self._arena.arrays["y"]
+        if y.size:
+            some = rng.integers(y.size, size=(2, 1 + y.size // 64))
+            y[some[0]] = y[some[1]]
 
     def holds(self, x: np.ndarray) -> bool:
         """Whether x is what it was set to."""
@@ -82,6 +91,14 @@ class Device:
 
     def put_y(self, y) -> None:
         self.y.set(np.broadcast_to(np.asarray(y, self.y.dtype), self.y.shape))
+
+    def disturb(self, rng: np.random.Generator) -> None:
+        """Some elements of y take the values of others, in runs: each is one copy on the GPU."""
+        size, count = self.y.dtype.itemsize, math.prod(self.y.shape)
+        run = 1 + count // (64 * RUNS)
+        for to, source in rng.integers(max(count - run, 0) + 1, size=(RUNS, 2)).tolist():
+            if abs(to - source) >= run:
+                self.y.buffer.move(to * size, source * size, run * size)
 
     def holds(self, x: np.ndarray) -> bool:
         """Whether x on the GPU is what it was set to."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from sparsegen import paths, templates
 from sparsegen.candidate import Candidate
+from sparsegen.errors import SparsegenError
 from sparsegen.problem import Problem
 
 logger = logging.getLogger("sparsegen")
@@ -84,11 +85,8 @@ class Proposers:
         if self.model == "none":
             self.report = {"skipped": "it was not asked for"}
             return []
-        if self.seconds < LEAST_BUDGET:
-            self.report = {"skipped": f"a search of {self.seconds:.2g} s is too short for it"}
-            return []
-        if self.most is not None and self.most < 2:
-            self.report = {"skipped": f"{self.most} candidates are tried at most, and a template is the first"}
+        if reason := no_part(self.seconds, self.most):
+            self.report = {"skipped": reason}
             return []
         until = time.monotonic() + SHARE * self.seconds
         found = checkpoint_of(self.model)
@@ -125,6 +123,23 @@ def checkpoint_of(model: str):
     return _loaded[key]
 
 
+def no_part(seconds: float, most: int | None) -> str | None:
+    """Why no model takes part in a search of so many seconds and candidates; None where one does."""
+    if seconds < LEAST_BUDGET:
+        return f"a search of {seconds:.2g} s is too short for it"
+    if most is not None and most < 2:
+        return f"{most} candidates are tried at most, and a template is the first"
+    return None
+
+
+def versions(model: str, seconds: float, most: int | None) -> list[str]:
+    """Of the models whose choices serve a search of so many seconds and candidates; its own is kept for the last.
+
+    A choice of another model, or of none, is no choice of this one: but where this takes no part, one of none is.
+    """
+    return list(dict.fromkeys([version(model), "none"] if no_part(seconds, most) else [version(model)]))
+
+
 def version(model: str) -> str:
     """What tells a model from the one that `model` named before, without reading all of it: the name of the shipped
     checkpoint, or a hash of the card of another, which holds those of its files."""
@@ -134,7 +149,7 @@ def version(model: str) -> str:
         if model == "auto":
             return paths.read(paths.data("models") / "default", 1 << 10).decode("utf-8", "replace").strip()
         return hashlib.blake2b(paths.read(Path(model) / "card.json", 1 << 20), digest_size=16).hexdigest()
-    except OSError:
+    except (OSError, SparsegenError):
         return "unreadable"
 
 

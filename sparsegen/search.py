@@ -78,11 +78,11 @@ class _Search:
         self, problem: Problem, A, session: fence.Session, deadline: float, seed: int, outcome: Outcome,
         estimated: GPU | None = None, made: Mapping[str, Path] | None = None,
     ):  # fmt: skip
-        self.problem, self.A, self.session, self.gpu = problem, A, session, estimated
+        self.problem, self.session, self.gpu = problem, session, estimated
         self.deadline, self.seed, self.outcome, self.made = deadline, seed, outcome, made or {}
         self.finite = bool(np.isfinite(A.data).all())
         self.references = checks.References(problem)
-        self.expected: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of the timed inputs: y and its bound
+        self.timed = checks.TimedReferences(problem, A)
         self.arms: dict[str, tuple[Tried, int]] = {}  # arm -> candidate, threads; fastest first
         self.states: list[dict] = []  # of a GPU, before and after rounds
         hangs = max(LEAST_PATIENCE, PATIENCE * (deadline - time.monotonic()))
@@ -142,7 +142,8 @@ class _Search:
             except Died as error:
                 answer = {"refused": f"{error.fault}: {error}"}
                 self._restore()
-            if "refused" not in answer and name != "scipy" and not self._right(0):  # scipy is what A @ x means
+            # scipy is what A @ x means
+            if "refused" not in answer and name != "scipy" and not self.timed.right(0, self.session.output):
                 answer = {"refused": "its result misses the bound"}
             self.outcome.baselines[name] = answer
 
@@ -248,13 +249,6 @@ class _Search:
             self.session.ask(request, self.seconds, **details)
         except Died:
             self._restore()
-
-    def _right(self, which: int) -> bool:
-        """Whether the worker's output is A x for timed input `which`."""
-        if which not in self.expected:
-            x = checks.timed_inputs(self.problem)[which]
-            self.expected[which] = checks.reference(self.problem, self.A, x)
-        return checks.worst(self.session.output, *self.expected[which]) <= 1
 
     # ---- the race
 
@@ -372,12 +366,8 @@ class _Search:
 
     def _distrust(self, arm: str, tried: Tried, timing: Timing, changed: set[str]) -> tuple[str, str] | None:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
-        if arm in changed and not tried.candidate.atomic:
-            return "wrong", "equal inputs gave different results while it was timed"
-        for which in (0, 1):
-            answer = self.session.ask("fetch", self.seconds, arm=arm, which=which)
-            if not answer["intact"] or not self._right(which):
-                return "wrong", "the result after timing is not the product"
+        if why := evaluate.disbelieved(self.session, self.timed, tried.candidate, arm, changed, self.seconds):
+            return "wrong", why
         if self.problem.target != "cpu":
             return None
         moved = tried.packed_bytes + ops.get(self.problem.op).moved_bytes(self.problem)

@@ -32,6 +32,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.problem import Pattern, Problem
 
 SLOW_IMPORTS = ("numba",)
+FETCH_SEED = 20282
 SPARE_MEMORY = 3 << 30  # bytes a child may add to what the matrix explains
 
 
@@ -258,10 +259,12 @@ class _Child:
         return {}
 
     def fetch(self, arm: str, which: int) -> dict:
-        """One call of an arm on one of the timed inputs; y goes to the output."""
+        """Two calls of an arm on one of the timed inputs, the second with some of y moved; its y goes to the output."""
         self.place.put_x(self.inputs[which])
         self.place.put_y(np.nan)
         self.place.guard()
+        self.arms[arm]()
+        self.place.disturb(np.random.default_rng(FETCH_SEED + which))
         result = self.arms[arm]()
         self.output[...] = self.place.result(result).ravel(order=self.problem.order_c)
         return {"intact": bool(self.place.intact())}
@@ -273,16 +276,20 @@ class _Child:
 
     def rounds(self, arms: list[str], count: int, most_seconds: float, seed: int) -> dict:
         """Interleaved bursts (timing.py). Inputs change between bursts, and every result must equal what the arm gave
-        for that input before: `changed` names the arms where it did not."""
+        for that input before; so must that of one more call, for which some of y holds what belongs elsewhere: who
+        found y computed already, and left it, is found. `changed` names the arms where it did not."""
         first: dict[tuple[str, int], int] = {}
         changed = set()
+        rng = np.random.default_rng(seed)
 
         def prepare(which: int) -> None:
             self.place.put_x(self.inputs[which])
 
         def finished(arm: str, which: int, result: object) -> None:
             mark = _mark(self.place.result(result).ravel(order="K"))
-            if first.setdefault((arm, which), mark) != mark:
+            self.place.disturb(rng)
+            again = _mark(self.place.result(self.arms[arm]()).ravel(order="K"))
+            if {first.setdefault((arm, which), mark), again} != {mark}:
                 changed.add(arm)
 
         chosen = {arm: self.arms[arm] for arm in arms}

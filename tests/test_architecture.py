@@ -25,8 +25,8 @@ LAYERS = """
     screen model.checkpoint
     ptx
     targets baselines model.vocabulary
-    bandwidth worker evaluate binding record model.header model.body
-    outcome on_device model.grammar
+    bandwidth worker evaluate record model.header model.body
+    binding outcome on_device model.grammar
     search
     report model.sample
     kernel artifact model.beam

@@ -58,7 +58,7 @@ def test_inputs_are_of_their_kind():
         if check.kind == "integer":
             assert (data == np.round(data)).all()
             assert (x == np.round(x)).all()
-            assert min(data.min(), x.min()) >= 1
+            assert data.min() >= 1 and np.abs(x).min() >= 1 and np.abs(x).max() <= 7
         elif check.kind == "special":
             assert np.isnan(x).any()
             assert np.isinf(x).any()
@@ -96,6 +96,20 @@ def test_every_dropped_doubled_or_misplaced_entry_is_seen(name, dtype):
         moved[rows[p]] -= term
         moved[(rows[p] + 1) % pattern.m] += term
         assert references.worst(check, moved) > 1
+
+
+def test_an_entry_of_a_very_long_row_is_seen():
+    """In single precision, where integers of one sign would add up to more than is exact."""
+    A = gallery.rows([700_001, 3, 0, 17], 700_001)
+    given, check = problem_of(A.astype(np.float32)), CHECKS[0]
+    references = References(given)
+    data, x, _ = checks.inputs(given, check)
+    y = product(given, check)
+    assert references.worst(check, y) == 0
+    for p in (0, 350_003, 700_000):
+        wrong = y.copy()
+        wrong[0] -= data[p] * x[A.indices[p]]
+        assert references.worst(check, wrong) > 1
 
 
 @pytest.mark.parametrize("name", ["uniform", "stencil3d_27"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support import LOOP, problem_of, template, user_kernel
 
-from sparsegen import candidate, checks, evaluate, fence, gallery, templates
+from sparsegen import candidate, checks, evaluate, fence, gallery, judge, paths, templates
 from sparsegen.candidate import instances
 from sparsegen.screen import cpp
 from sparsegen.verdict import Level
@@ -16,8 +17,8 @@ from sparsegen.verdict import Level
 A = gallery.small()["uniform"]
 
 
-@pytest.fixture
-def judge():
+@pytest.fixture(name="judge")
+def judged():
     problem = problem_of(A, threads=2, facts=None)
     with fence.session(problem, A) as session:
         references = checks.References(problem)
@@ -59,6 +60,13 @@ def test_the_first_thing_wrong_is_the_verdict(judge, change, level, fault, words
     assert (verdict.level, verdict.fault) == (level, fault), verdict
     assert words in verdict.message
     assert judge(user_kernel()).level == Level.CORRECT
+
+
+@pytest.mark.parametrize("name", ["ignores_alpha_at_beta_zero", "ignores_beta_at_alpha_one", "ignores_alpha"])
+def test_alpha_and_beta_are_tried_apart_and_together(judge, name):
+    text = (Path(__file__).parent / "kernels_cpp" / "faulty" / f"{name}.cpp").read_text()
+    verdict = judge(candidate.parse(text, name=name, language="cpp"))
+    assert (verdict.level, verdict.fault) == (Level.RAN, "wrong"), verdict
 
 
 @pytest.mark.parametrize("far", [*range(40, 20_000, 1511), 130_000, -40, -700, -60_000])
@@ -123,3 +131,11 @@ def test_every_spmm_template_is_right(dtype, layout_b, layout_c):
                     if each is not None:
                         verdict = evaluate.evaluate(each, problem, session, references, "candidate")
                         assert verdict.level == Level.CORRECT, (each.label, verdict)
+
+
+def test_a_time_is_believed_where_its_results_are_right():
+    """Every check calls such a kernel for the first time; only the bursts of timing repeat themselves."""
+    path = Path(__file__).parent / "kernels_cpp" / "faulty" / "keeps_y_of_one_row.cpp"
+    (record,) = judge.instances(str(path), str(paths.data("matrices") / "tiny" / "diffusion2d.mtx"))
+    assert (record["level"], record["fault"], record["measured_us"]) == ("RAN", "wrong", None)
+    assert "while it was timed" in record["message"]

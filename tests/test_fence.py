@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support import LOOP, problem_of, together, user_kernel
 
-from sparsegen import checks, evaluate, fence, gallery
+from sparsegen import candidate, checks, evaluate, fence, gallery
 from sparsegen.errors import SparsegenError
 from sparsegen.screen import cpp
 from sparsegen.search import search
@@ -246,7 +246,7 @@ def test_nothing_is_left_when_the_process_is_killed(forked, tmp_path):
         import os, sys, threading, time
         sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
         from support import LOOP, problem_of, user_kernel
-        from sparsegen import checks, evaluate, fence, gallery
+        from sparsegen import candidate, checks, evaluate, fence, gallery
         from sparsegen.screen import cpp
         cpp.check = lambda candidate: None
         evaluate.RUN_SECONDS = 600.0
@@ -307,3 +307,18 @@ def test_output_is_what_the_worker_wrote():
         x = checks.timed_inputs(problem)[0]
         np.testing.assert_allclose(opened.output, A @ x, rtol=1e-12, atol=1e-12)
         assert opened.output.flags.writeable is False
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_that_leaves_what_was_computed_before_is_found(threads):
+    problem = problem_of(A, threads=threads, facts=None)
+    with fence.session(problem, A) as opened:
+        references = checks.References(problem)
+        keeps = (Path(__file__).parent / "kernels_cpp" / "faulty" / "keeps_y_of_one_row.cpp").read_text()
+        kernels = {"keeps": candidate.parse(keeps, name="keeps", language="cpp"), "honest": user_kernel(LOOP)}
+        for name, kernel in kernels.items():
+            verdict = evaluate.evaluate(kernel, problem, opened, references, name)
+            assert verdict.level == Level.CORRECT, verdict
+            opened.ask("arm", 30.0, name=name, bound=name, threads=threads)
+        answer = opened.ask("rounds", 60.0, arms=["keeps", "honest"], count=6, most_seconds=20.0, seed=20281)
+    assert answer["changed"] == ["keeps"]

@@ -643,6 +643,28 @@ def test_spmm_of_any_width_and_layout(dtype):
     np.testing.assert_array_equal(kernel(X, out=X), wanted)
 
 
+@pytest.mark.parametrize(("right_for", "change"), [
+    ("its width", ("C_INDEX(row, j)", "row * 32 + j")),
+    ("its width", ("j < k", "j < 32")),
+    ("its layout", ("C_INDEX(row, j)", "row * ldc + j")),
+])  # fmt: skip
+def test_a_kernel_that_is_right_for_what_it_was_searched_for_alone(right_for, change):
+    """Of other widths and layouts it would write outside C, here in the user's memory: the baseline computes them."""
+    from sparsegen import candidate
+
+    A = MATRICES["uniform"]
+    text = USER_SPMM.replace("STORE_C(row, j, sum)", "STORE(C, C_INDEX(row, j), sum)").replace(*change)
+    kernel = kernel_of(A, candidate.parse(text, name="csr_user"), k=32)
+    for k in (32, 5, 31, 40):
+        X = vector(A.shape[1], k)
+        for given in (X, np.asfortranarray(X)):
+            right(kernel @ given, A, X)
+    own = kernel._binding.plan(32, "row", "row")
+    assert own is not None
+    assert (kernel._binding.plan(5, "row", "row") is None) == (right_for == "its width")
+    assert (kernel._binding.plan(32, "column", "column") is None) == change[0].startswith("C_INDEX")
+
+
 def test_spmm_compiled():
     A = MATRICES["powerlaw"]
     kernel = sparsegen.compile(A, op="spmm", k=5, budget=BUDGET, threads=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from support import BUDGET, problem_of, right, template
 
 import sparsegen
-from sparsegen import gallery, paths, prelude, proposers, store, templates
+from sparsegen import candidate, gallery, paths, prelude, proposers, store, templates
 from sparsegen.model.tokenizer import written
 from sparsegen.proposers import Proposers
 
@@ -96,7 +97,7 @@ def test_a_choice_of_another_model_is_not_taken(played, plain, tmp_path, monkeyp
     (shipped / "default").write_text("first-0a\n")
     monkeypatch.setattr(paths, "data", lambda folder: shipped)
     played("nothing")
-    options = {**OPTIONS, "cache": True, "budget": BUDGET}
+    options = {**OPTIONS, "cache": True, "budget": 1.2}
     for model in ("auto", shipped):
         assert not sparsegen.compile(A, model=model, **options).report()["cached"]
         assert sparsegen.compile(A, model=model, **options).report()["cached"]
@@ -105,6 +106,20 @@ def test_a_choice_of_another_model_is_not_taken(played, plain, tmp_path, monkeyp
     assert sparsegen.compile(A, model=shipped, **options).report()["cached"]
     (shipped / "card.json").write_text('{"seed": 7}')
     assert not sparsegen.compile(A, model=shipped, **options).report()["cached"]
+
+
+def test_a_choice_that_the_model_took_no_part_in_is_found_without_it_alone(played, plain, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path))
+    played(MINE)
+    options = {**OPTIONS, "cache": True}
+    for brief in ({"budget": BUDGET}, {"budget": 1.2, "max_candidates": 1}):
+        for again in (False, True):
+            kernel = sparsegen.compile(A, retune=not again, **options, **brief)
+            assert (kernel.report()["cached"], kernel.report()["origin"] == "model") == (again, False)
+    assert sparsegen.compile(A, model=None, budget=1.2, **options).report()["cached"]
+    whole = sparsegen.compile(A, budget=2.0, **options)
+    assert not whole.report()["cached"] and whole.report()["model"]["distinct"] == 1
+    assert sparsegen.compile(A, budget=BUDGET, **options).candidate.key == whole.candidate.key
 
 
 def test_templates_and_texts_take_turns_and_none_is_tried_twice(played):
@@ -235,11 +250,14 @@ def test_reading_the_checkpoint_takes_of_the_time(monkeypatch):
     assert found.report["unfinished"] == found.report["samples"] == 1
 
 
-def test_an_endless_kernel_does_not_end_the_search(played):
-    played(SCALAR.replace("ACC sum = 0;", "ACC sum = 0; for (;;) { }"))
-    kernel = sparsegen.compile(A, budget=1.5, max_candidates=3, **OPTIONS)
-    assert [each["fault"] for each in tried(kernel, "model")] == ["timeout"]
-    assert any(each["level"] in ("CORRECT", "TIMED") for each in tried(kernel, "template"))
+def test_an_endless_kernel_does_not_end_the_search(monkeypatch):
+    """Of four seconds it may have one, and what comes after it is tried."""
+    endless = candidate.parse(SCALAR.replace("ACC sum = 0;", "ACC sum = 0; for (;;) { }"), name="endless")
+    monkeypatch.setattr(templates, "propose", lambda problem: iter([endless, candidate.parse(SLICE, name="slice")]))
+    kernel = sparsegen.compile(A, budget=4.0, model=None, **OPTIONS)
+    first, second = kernel.report()["candidates"]
+    assert first["fault"] == "timeout"
+    assert second["level"] in ("CORRECT", "TIMED")
     right(kernel @ X, A, X)
 
 
@@ -283,6 +301,23 @@ def test_a_folder_of_a_checkpoint_is_not_saved_with_a_kernel(played, tmp_path):
     assert store.loads(store.dumps(kernel)).options["model"] == "auto"
     plain = sparsegen.compile(A, budget=0.0, model=None)
     assert store.loads(store.dumps(plain)).options["model"] == "none"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "large"])
+def test_what_names_no_checkpoint_costs_a_line(monkeypatch, tmp_path, kind):
+    default = tmp_path / "default"
+    if kind == "folder":
+        default.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(default)
+    else:
+        default.write_bytes(bytes(1 << 20))
+    data = paths.data
+    monkeypatch.setattr(paths, "data", lambda folder: tmp_path if folder == "models" else data(folder))
+    kernel = sparsegen.compile(A, budget=1.2, max_candidates=2, **OPTIONS)
+    assert "cannot be read" in kernel.report()["model"]["skipped"]
+    assert len(tried(kernel, "template")) == 2
+    right(kernel @ X, A, X)
 
 
 def test_a_checkpoint_is_read_once(monkeypatch, tmp_path):

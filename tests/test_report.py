@@ -81,7 +81,7 @@ def test_every_field_is_there_and_finite(kernels, name):
 
 def test_what_a_search_reports(kernels):
     report = kernels["searched"].report()
-    assert report["origin"] in ("template", "baseline")
+    assert report["origin"] in ("model", "template", "baseline")
     assert report["candidates"]
     for tried in report["candidates"]:
         assert {"label", "origin", "level", "fault", "message", "worst", "rough_us", "measured_us", "threads"} <= set(

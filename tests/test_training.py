@@ -376,7 +376,22 @@ def test_what_is_published_takes_part_in_a_search(place, pretrained, trained, ca
     assert not [each.name for each in place.models.iterdir() if each.name.startswith(".")]
 
 
-def test_what_is_published_may_lie_between_two_stages(place, tuned, trained, publishing):
+def test_a_folder_of_another_stage_is_refused(place, pretrained, tuned, trained, tmp_path, capsys):
+    def said(*command: object) -> str:
+        assert run(*command) == 1
+        return capsys.readouterr().err
+
+    assert "expected one of sft" in said("rl", *rl_options(place, pretrained, pretrained, tmp_path / "a"))
+    assert "earlier stage" in said("rl", *rl_options(place, pretrained, tuned, tuned))
+    assert "reinforcement learning" in said("sft", *sft_options(place, pretrained, trained))
+    tokens = ("--tokenizer", pretrained / "tokenizer.json")
+    assert "expected one of pretrain" in said("sft", *sft_options(place, tuned, tmp_path / "b"), *tokens)
+    (tmp_path / "empty").mkdir()
+    nothing = ("--matrices", tmp_path / "empty", "--corpus", tmp_path / "c", "--per-family", "0")
+    assert "no problem to measure" in said("corpus", *nothing)
+
+
+def test_what_is_published_may_lie_between_two_stages(place, pretrained, tuned, trained, publishing):
     sizes = recipe.load("tiny")
     found = checkpoint.load(publishing(trained, "--tuned", tuned, "--share", "0.25"))
     assert found.card["share"] == 0.25
@@ -384,6 +399,7 @@ def test_what_is_published_may_lie_between_two_stages(place, tuned, trained, pub
     assert not np.array_equal(first, last)
     assert np.array_equal(found.decoder._embedding, (0.75 * first + 0.25 * last).astype(np.float16).astype(np.float32))
     assert "expected one of rl" in publishing(tuned, "--tuned", tuned, "--share", "0.25")
+    assert "expected one of sft" in publishing(trained, "--tuned", pretrained, "--share", "0.25")
     assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "1.5")
     assert "expected 0 to 1" in publishing(trained, "--tuned", tuned, "--share", "nan")
     assert "the run of stage 2" in publishing(trained, "--share", "0.25")

@@ -60,7 +60,7 @@ def beam(
     found = []
     for row, grammar in enumerate(grammars):
         state = decoder.start(memory, np.array([row]))
-        clock = _Clock(begun + (seconds or 0) * (row + 1) / len(grammars), most) if seconds is not None else None
+        clock = None if seconds is None else _Clock(begun + seconds * (row + 1) / len(grammars), most)
         drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, clock)
         found.append([each.sample(tokenizer) for each in drafts])
     return found
@@ -102,20 +102,22 @@ class _Draft:
 
 
 class _Clock:
-    """Whether a text of `most` tokens can still be finished by `deadline`, at one pace from now on."""
+    """Whether a text of `most` tokens can still be finished by `deadline`, at the pace of the last few."""
 
     def __init__(self, deadline: float, most: int) -> None:
-        self.begun, self.deadline, self.most = time.monotonic(), deadline, most
+        self.looked, self.deadline, self.most = time.monotonic(), deadline, most
 
     @property
     def over(self) -> bool:
         return time.monotonic() > self.deadline
 
     def late(self, tokens: int) -> bool:
-        """Whether fewer tokens have been written than an even pace asks for; looked at now and then."""
+        """To be asked at every token; it looks now and then, as the header's are slower than those of a body."""
         if tokens % PATIENCE:
             return False
-        return time.monotonic() - self.begun > (self.deadline - self.begun) * tokens / self.most
+        now, before = time.monotonic(), self.looked
+        self.looked = now
+        return now + (now - before) / PATIENCE * (self.most - tokens) > self.deadline
 
 
 _Placed = tuple[int, _Draft]  # a draft, and the place among the samples of the decoder that it goes on from
@@ -153,9 +155,10 @@ def _in_time(going: list[_Placed], clock: _Clock) -> tuple[list[_Placed], list[_
     """What goes on, and what there is no time for: of bodies the least likely first."""
     drafts = [each for _, each in going]
     late: list[_Draft] = []
+    behind = clock.late(len(drafts[0].tokens))
     if clock.over:
         late = drafts
-    elif len(drafts) > 1 and all(each.header for each in drafts) and clock.late(len(drafts[0].tokens)):
+    elif len(drafts) > 1 and all(each.header for each in drafts) and behind:
         late = [min(drafts, key=lambda each: each.score)]
     for each in late:
         each.stopped = OUT_OF_TIME

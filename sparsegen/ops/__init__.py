@@ -39,6 +39,11 @@ def with_data(A: sp.csr_array, data: np.ndarray) -> sp.csr_array:
     return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
 
 
+def signed(rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Random integers from -7 to 7, none of them 0: sums of very long rows stay small, and every entry shows."""
+    return rng.integers(1, 8, shape) * rng.choice((-1, 1), shape)
+
+
 def componentwise_bound(lengths, magnitude, exact, dtype, beta_magnitude=0.0):
     """What y may differ from the reference by, componentwise (Higham 2002, section 3.1).
 

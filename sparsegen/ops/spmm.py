@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen.ops import componentwise_bound, with_data
+from sparsegen.ops import componentwise_bound, signed, with_data
 from sparsegen.problem import Problem
 
 OPERANDS = {"B": "const VALUE*", "C": "VALUE*"}
@@ -19,9 +19,9 @@ def shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> np.ndarray:
-    """A random B, (n, k) in the problem's layout: signed normals, or integers from 1 to 7."""
+    """A random B, (n, k) in the problem's layout: signed normals, or integers but 0 from -7 to 7."""
     shape = shapes(problem)[0]
-    drawn = rng.integers(1, 8, shape) if integer else rng.standard_normal(shape)
+    drawn = signed(rng, shape) if integer else rng.standard_normal(shape)
     return drawn.astype(problem.dtype, order=problem.order_b)
 
 

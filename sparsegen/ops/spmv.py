@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen.ops import componentwise_bound, with_data
+from sparsegen.ops import componentwise_bound, signed, with_data
 from sparsegen.problem import Problem
 
 OPERANDS = {"x": "const VALUE*", "y": "VALUE*"}
@@ -19,9 +19,9 @@ def shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def make(problem: Problem, rng: np.random.Generator, integer: bool = False) -> np.ndarray:
-    """A random x, (n,): signed normals, or integers from 1 to 7."""
+    """A random x, (n,): signed normals, or integers but 0 from -7 to 7."""
     n = problem.pattern.n
-    return (rng.integers(1, 8, n) if integer else rng.standard_normal(n)).astype(problem.dtype)
+    return (signed(rng, n) if integer else rng.standard_normal(n)).astype(problem.dtype)
 
 
 def reference(A: sp.csr_array, x: np.ndarray) -> np.ndarray:

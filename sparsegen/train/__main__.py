@@ -4,7 +4,8 @@
     python -m sparsegen.train pretrain --out PRETRAINED
     python -m sparsegen.train sft      --matrices DIR --corpus CORPUS --pretrained PRETRAINED --out TUNED
     python -m sparsegen.train rl       --matrices DIR --corpus CORPUS --pretrained PRETRAINED --tuned TUNED --out FINAL
-    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json
+    python -m sparsegen.train publish  --trained FINAL --tokenizer PRETRAINED/tokenizer.json --card CARD.json \\
+                                       [--tuned TUNED --share 0.2]
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def _corpus(options) -> bool:
     ready("cpp")
     held_out = options.held_out or options.again
     chosen = corpus.tasks(options.matrices, options.per_family, held_out, 20260)
+    if not chosen:
+        raise SparsegenValueError(f"no problem to measure: no matrix in {options.matrices} of the families asked for")
     name = "held_out_again" if options.again else "held_out" if options.held_out else "measured"
     records = Records(options.corpus / f"{name}.jsonl")
     if "environment" not in records.known:
@@ -84,7 +87,7 @@ def _sft(options) -> bool:
         seed=options.seed,
     )  # fmt: skip
     if options.pretrained:
-        ended(config.recipe, options.pretrained)
+        ended(config.recipe, options.pretrained, "pretrain")
     return sft.train(config) is not None
 
 
@@ -97,7 +100,7 @@ def _rl(options) -> bool:
     from sparsegen.train.verdicts import Verdicts
 
     sizes = recipe.load(options.recipe)
-    ended(sizes, options.tuned)
+    ended(sizes, options.tuned, "sft")
     tokenizer, folder = _tokenizer(options), options.matrices and str(options.matrices)
     tuned = sft.SftConfig(sizes, str(options.corpus), folder, None, str(tokenizer), "")
     config = rl.RLConfig.of(sizes, options.out, method=options.method, reward=options.reward, seed=options.seed)

@@ -108,10 +108,10 @@ def measure(
 
 class _Bench:
     def __init__(self, problem: Problem, A: sp.csr_array, session: fence.Session, trusted: bool, libraries):
-        self.problem, self.A, self.session, self.trusted = problem, A, session, trusted
+        self.problem, self.session, self.trusted = problem, session, trusted
         self.references = checks.References(problem)
-        self.seconds = 10 + problem.pattern.nnz * problem.k * evaluate.NS_PER_ENTRY / 1e9
-        self.expected: tuple[np.ndarray, np.ndarray] | None = None
+        self.timed = checks.TimedReferences(problem, A)
+        self.seconds = 10 + evaluate.seconds(problem)
         self.arms: dict[str, tuple[Compiled, float]] = {}  # arm -> kernel, rough us
         self.libraries = [name for name in libraries if baselines.get(name).available(problem) is None]
         self.rough: dict[str, float] = {}
@@ -136,7 +136,7 @@ class _Bench:
             if verdict.level >= Level.CORRECT:
                 arm = f"arm {number}"
                 rough = self.session.ask("arm", self.seconds, name=arm, bound=name, threads=self.problem.threads)
-                if not self._right(arm):
+                if not evaluate.timed_right(self.session, self.timed, arm, self.seconds, which=(0,)):
                     verdict = Verdict(Level.RAN, "wrong", "A x is not the product")
         except Died as error:
             verdict = Verdict(Level.COMPILED, error.fault, str(error))
@@ -147,13 +147,6 @@ class _Bench:
         self.arms[arm] = (compiled, rough["rough_ns"] / 1e3)
         self._thin()
         return Measured(candidate, verdict, identity(compiled), rough["rough_ns"] / 1e3)
-
-    def _right(self, arm: str) -> bool:
-        if not self.session.ask("fetch", self.seconds, arm=arm, which=0)["intact"]:
-            return False
-        if self.expected is None:
-            self.expected = checks.reference(self.problem, self.A, checks.timed_inputs(self.problem)[0])
-        return checks.worst(self.session.output, *self.expected) <= 1
 
     def _thin(self) -> None:
         """Forget the arms that are too slow to race: each holds its packed matrix."""

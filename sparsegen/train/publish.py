@@ -45,9 +45,8 @@ def publish(
     of stage 3 began from, and how far to go from its weights; the card says it. Raises SparsegenValueError when run,
     recipe, tokenizer and card do not belong together or to this grammar, OSError for a file that is not there.
     """
-    found = ended(recipe, run, unfinished)
-    if found.stage not in ("sft", "rl"):
-        raise SparsegenValueError(f"{run} is a run of the stage {found.stage}; expected one of sft or rl")
+    stages = ("sft", "rl") if tuned is None else ("rl",)
+    found = ended(recipe, run, *stages, unfinished=unfinished)
     sizes = {name: value for name, value in asdict(recipe).items() if name != "name" and not isinstance(value, dict)}
     if other := [name for name, value in sizes.items() if found.recipe and found.recipe.get(name) != value]:
         raise SparsegenValueError(f"{run} is of a recipe with another {', '.join(other)}; expected --recipe to name it")
@@ -55,8 +54,7 @@ def publish(
     if (tuned is None) != (share == 1.0):
         raise SparsegenValueError(f"share {share:g} and tuned {tuned}; expected a share below 1 and the run of stage 2")
     if tuned is not None:
-        if found.stage != "rl":
-            raise SparsegenValueError(f"{run} is a run of the stage {found.stage}; expected one of rl to take a share")
+        ended(recipe, tuned, "sft")
         weights = between(sft.weights(recipe, tuned), weights, share)
     content = paths.read(card, checkpoint.MOST_CARD)
     try:
@@ -85,9 +83,11 @@ def between(
     return {name: (1 - share) * each + share * reinforced[name] for name, each in tuned.items()}
 
 
-def ended(recipe: Recipe, run: Path, unfinished: bool = False) -> Trained:
-    """What a run says of itself. Raises SparsegenValueError when it is none, or not at its end."""
+def ended(recipe: Recipe, run: Path, *stages: str, unfinished: bool = False) -> Trained:
+    """What a run says of itself. Raises SparsegenValueError when it is none of these stages, or not at its end."""
     found = _trained(recipe, run)
+    if found.stage not in stages:
+        raise SparsegenValueError(f"{run} is a run of the stage {found.stage}; expected one of {' or '.join(stages)}")
     if found.done < found.steps and not unfinished:
         reached = f"{found.done} of {found.steps} of the stage {found.stage}"
         raise SparsegenValueError(f"{run} has come to {reached}; expected it to be run to its end")

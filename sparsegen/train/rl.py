@@ -218,6 +218,8 @@ class _Run:
             if self.critic:
                 self.critic.load_state_dict(state["critic"])
             self.optimizer.load_state_dict(state["optimizer"])
+        elif (self.folder / "checkpoint.pt").exists():
+            raise SparsegenValueError(f"{self.folder} holds a run of an earlier stage; expected another folder")
         for name in ("iterations.jsonl", "rewards.jsonl"):
             log.cut(self.folder / name, self.iteration)
 

@@ -47,6 +47,8 @@ class Run:
                 )
             self.step = int(state["step"])
             self.state = state if self.step else None
+        elif (self.folder / "state.pt").exists():
+            raise SparsegenValueError(f"{self.folder} holds a run of reinforcement learning; expected another folder")
         else:
             self.save(0)
         self._trim()
