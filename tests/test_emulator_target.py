@@ -16,6 +16,7 @@ import sparsegen
 from sparsegen import __main__ as command_line
 from sparsegen import candidate, checks, composite, engine, evaluate, fence, judge, paths, targets, values
 from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.kernel import Kernel
 from sparsegen.targets import emulator
 from sparsegen.verdict import Level
 
@@ -62,6 +63,10 @@ def test_templates_are_correct(judged, path):
         ("spmv/csr_scalar.cu", "STORE(y, row, sum)", "y[row] += sum", "uninitialised read"),
         ("spmv/csr_scalar.cu", "STORE(y, row, sum)", "const_cast<VALUE*>(x)[0] = sum", "read-only store"),
         ("spmv/csr_scalar.cu", "STORE(y, row, sum)", "if (row != 5) STORE(y, row, sum)", "wrong"),
+        ("spmv/csr_scalar.cu", "STORE(y, row, sum)",
+         "if (beta == ACC(0)) y[row] = VALUE(sum); else STORE(y, row, sum)", "wrong"),
+        ("spmv/csr_scalar.cu", "STORE(y, row, sum)",
+         "if (beta != ACC(0) && alpha == ACC(1)) y[row] = VALUE(sum); else STORE(y, row, sum)", "wrong"),
         ("spmv/coo_atomic.cu", "ATOMIC_ADD(y", "ADD(y", "race"),
     ],
 )  # fmt: skip
@@ -139,6 +144,19 @@ def test_compile_gives_a_verified_kernel(op, tmp_path):
     assert kernel.explain() and "Kernel" in repr(kernel)
 
 
+def test_another_width_is_checked_before_it_is_used():
+    """Of three columns this kernel would write outside C, of seven two threads would write the same entry."""
+    A = matrix()
+    problem = engine.problem_of(A, op="spmm", k=5, facts=None, target="emulator")
+    change = ("STORE_C(row, column, sum)", "STORE(C, row * 5 + column, sum)")
+    chosen = instance("spmm/csr_row.cu", lambda source: source.replace(*change), values="full")
+    kernel = Kernel(A, problem, chosen, "scipy", {"notes": []})
+    for k in (5, 3, 7):
+        X = np.random.default_rng(90210).standard_normal((A.shape[1], k))
+        np.testing.assert_allclose(kernel @ X, A @ X, rtol=1e-11, atol=1e-11)
+        assert (kernel._binding.plan(k, "row", "row") is not None) == (k == 5)
+
+
 def test_mistakes_of_a_call():
     for wrong in ({"arch": "sm_90"}, {"device": 1}):
         with pytest.raises(SparsegenValueError, match="target = 'cuda'"):
@@ -203,7 +221,11 @@ def test_what_the_budget_leaves_out_is_said(monkeypatch, tmp_path):
         session.start()
         made = evaluate.compile(instance("spmv/csr_vector.cu", values="full"), problem)
         verdict = evaluate.run(made, problem, session, checks.References(problem), "one", until=25.0)
-        assert verdict.level == Level.CORRECT and len(verdict.seeds) == 1 and "1 of 3 checks" in verdict.covered
+        assert (
+            verdict.level == Level.CORRECT
+            and len(verdict.seeds) == 1
+            and f"1 of {len(checks.CHECKS)} checks" in verdict.covered
+        )
         monkeypatch.undo()
         verdict = evaluate.run(made, problem, session, checks.References(problem), "two", until=0.0)
         assert verdict.level == Level.RAN and not verdict.fault and "no result compared" in verdict.covered

@@ -12,11 +12,27 @@ import scipy.sparse as sp
 from support import asked_in_turns
 
 import sparsegen
-from sparsegen import device_arrays, events, export, fence, gallery, gpu, nvrtc, paths, ptx, store
+from sparsegen import (
+    candidate,
+    checks,
+    device_arrays,
+    engine,
+    evaluate,
+    events,
+    export,
+    fence,
+    gallery,
+    gpu,
+    nvrtc,
+    paths,
+    ptx,
+    store,
+)
 from sparsegen.__main__ import main
 from sparsegen.artifact import Artifact
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
 from sparsegen.kernel import Kernel
+from sparsegen.verdict import Level
 
 pytestmark = pytest.mark.skipif(ptx.available() is not None, reason=f"{ptx.available()}")
 A = gallery.powerlaw(211, 193, 1201, seed=7013)
@@ -126,6 +142,50 @@ def test_spmm_of_both_layouts(install):
         assert C.order == order
         np.testing.assert_allclose(C.get(), A @ B)
     np.testing.assert_allclose((kernel @ on_device(B[:, :3].copy())).get(), A @ B[:, :3])
+
+
+def test_another_width_is_checked_in_a_worker(install):
+    """Of three columns this kernel would write outside C, and end the context of the process."""
+    driver = install(library=False)
+    text = (paths.data("cuda_templates") / "spmm" / "csr_row.cu").read_text()
+    changed = text.replace("STORE_C(row, column, sum)", "STORE(C, row * 5 + column, sum)")
+    chosen = next(candidate.instances(candidate.parse(changed, name="csr_row", language="cuda")))
+    problem = engine.problem_of(A, op="spmm", k=5, facts=None, target="cuda")
+    kernel = Kernel(A, problem, chosen, "scipy", {"notes": []})
+    for k in (5, 3, 7):
+        X = np.random.default_rng(20281).standard_normal((193, k))
+        np.testing.assert_allclose((kernel @ on_device(X)).get(), A @ X)
+        assert (kernel._binding.plan(k, "row", "row") is not None) == (k == 5)
+    assert driver.ended == 0
+
+
+def test_a_kernel_that_leaves_what_was_computed_before_is_found(install):
+    """Its sums are right in every check; only one that adds atomically may give others each time."""
+    install(library=False)
+    text = (paths.data("cuda_templates") / "spmv" / "csr_scalar.cu").read_text()
+    known = """
+    const int64_t first = int64_t(blockIdx.x) * BLOCK;
+    ACC known = 0;
+    for (OFFSET p = indptr[first]; p < indptr[first + 1]; ++p) known += VALUE_AT(p) * ACC(x[indices[p]]);
+    const bool done = beta == ACC(0) && y[first] == VALUE(alpha * SCALED(known));
+    __syncthreads();
+    if (row >= m || done) return;"""
+    keeps = text.replace("if (row >= m) return;", known)
+    adds = keeps.replace("STORE(y, row, sum);", "STORE(y, row, sum);\n    if (nnz < 0) atomicAdd(&y[row], sum);")
+    problem = engine.problem_of(A, facts=None, target="cuda")
+    timed = checks.TimedReferences(problem, A)
+    with fence.session(problem, A) as session:
+        references, why = checks.References(problem), {}
+        for name, source in {"honest": text, "keeps": keeps, "adds": adds}.items():
+            each = next(candidate.instances(candidate.parse(source, name=name, language="cuda")))
+            verdict = evaluate.evaluate(each, problem, session, references, name)
+            assert verdict.level == Level.CORRECT and each.atomic == (name == "adds"), verdict
+            session.ask("arm", 30.0, name=name, bound=name, threads=1)
+            answer = session.ask("rounds", 60.0, arms=[name], count=6, most_seconds=20.0, seed=20281)
+            assert bool(answer["changed"]) == (name != "honest")
+            why[name] = evaluate.disbelieved(session, timed, each, name, answer["changed"], 30.0)
+    assert why["honest"] is None
+    assert "equal inputs" in why["keeps"] and "not the product" in why["adds"]
 
 
 def test_a_graph_of_a_kernel(install):
