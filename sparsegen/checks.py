@@ -18,7 +18,8 @@ from sparsegen.problem import Problem
 @dataclass(frozen=True)
 class Check:
     """One run. kind: "integer" (sums exact: a dropped, doubled or misplaced entry changes y), "signed" (random values
-    against the componentwise bound), "special" (infinities and NaN in x, zeros stored in A)."""
+    against the componentwise bound), "special" (infinities and NaN in x, zeros stored in A; where no fact speaks
+    against it, also infinities and NaN stored in A, met by zeros of x)."""
 
     kind: str
     seed: int
@@ -44,15 +45,30 @@ def inputs(problem: Problem, check: Check) -> tuple[np.ndarray, np.ndarray, np.n
     data = problem.facts.draw(rng, problem.pattern.nnz, problem.dtype, integer)
     x = op.make(problem, rng, integer)
     if check.kind == "special" and x.size:
-        some = rng.integers(0, len(x), 5)
-        x[some[0]] = np.inf
-        x[some[1]] = np.nan
-        x[some[2]] = -np.inf
-        if not problem.facts.constant and data.size:
-            data[rng.integers(0, len(data), max(1, len(data) // 20))] = 0
+        _special(problem, rng, data, x)
     shape = op.shapes(problem)[1]
     y0 = rng.standard_normal(shape).astype(problem.dtype) if check.beta else np.full(shape, np.nan, problem.dtype)
     return data, x, np.asarray(y0, order=problem.order_c)
+
+
+def _special(problem: Problem, rng: np.random.Generator, data: np.ndarray, x: np.ndarray) -> None:
+    """Put in what is not finite: in a few rows of x, some met by a zero of A; in A, some met by a zero of x."""
+    facts, pattern = problem.facts, problem.pattern
+    held = np.flatnonzero(pattern.lengths)
+    rows = held[rng.integers(0, len(held), 12)] if held.size else held
+    entries = pattern.indptr[rows] + rng.integers(0, pattern.lengths[rows])
+    stored, zeros = entries[::3], entries[1::3]
+    opaque = not (facts.constant or facts.exact_f32)
+    if opaque:
+        x[pattern.indices[stored]] = 0
+    unusual = np.array([np.inf, np.nan, -np.inf], problem.dtype)
+    x[rng.integers(0, len(x), 3)] = unusual.reshape(3, *(1,) * (x.ndim - 1))
+    x[pattern.indices[zeros]] = np.inf
+    if not facts.constant and data.size:
+        data[rng.integers(0, len(data), max(1, len(data) // 20))] = 0
+        if opaque:
+            data[entries[2::3]], data[stored] = unusual[0], np.resize(unusual, len(stored))
+        data[zeros] = 0
 
 
 def timed_inputs(problem: Problem) -> list[np.ndarray]:

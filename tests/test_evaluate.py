@@ -64,6 +64,14 @@ def test_the_first_thing_wrong_is_the_verdict(judge, change, level, fault, words
 
 @pytest.mark.parametrize("name", ["ignores_alpha_at_beta_zero", "ignores_beta_at_alpha_one", "ignores_alpha"])
 def test_alpha_and_beta_are_tried_apart_and_together(judge, name):
+    wrong(judge, name)
+
+
+def test_infinities_and_nan_are_stored_too(judge):
+    wrong(judge, "skips_zeros_of_x")
+
+
+def wrong(judge, name: str) -> None:
     text = (Path(__file__).parent / "kernels_cpp" / "faulty" / f"{name}.cpp").read_text()
     verdict = judge(candidate.parse(text, name=name, language="cpp"))
     assert (verdict.level, verdict.fault) == (Level.RAN, "wrong"), verdict
