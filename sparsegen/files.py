@@ -51,9 +51,10 @@ def alone(path: Path) -> None:
     _held[file] = opened
 
 
-def lines(path: Path, *needed: str) -> list[dict]:
-    """The objects of a file of JSON lines, which have all that is needed. A last line without its end is left out:
-    a crash wrote half of it. Raises SparsegenValueError that names any other line that is no such object, OSError."""
+def lines(path: Path, *needed: str, fault: Callable[[dict], str | None] | None = None) -> list[dict]:
+    """The objects of a file of JSON lines, which have all that is needed and in which `fault` finds none. A last line
+    without its end is left out: a crash wrote half of it. Raises SparsegenValueError that names any other line that is
+    no such object, OSError."""
     found = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
@@ -63,6 +64,8 @@ def lines(path: Path, *needed: str) -> list[dict]:
         if not isinstance(record, dict) or any(name not in record for name in needed):
             expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
             raise SparsegenValueError(f"{path}, line {number}, is damaged: {line[:60]!r}; expected {expected}")
+        if fault and (reason := fault(record)):
+            raise SparsegenValueError(f"{path}, line {number}, is damaged: {reason}")
         found.append(record)
     return found
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from sparsegen import files
@@ -47,10 +48,13 @@ def commit() -> str | None:
     return None if ran[0].returncode else ran[0].stdout.strip() + ("+" if ran[1].stdout.strip() else "")
 
 
-def known(path: str | os.PathLike) -> dict[str, dict]:
+Fault = Callable[[dict], str | None]  # one sentence why a record cannot be relied on, or None
+
+
+def known(path: str | os.PathLike, fault: Fault | None = None) -> dict[str, dict]:
     """What a file of records holds, by key; nothing where there is none. Only read. Raises SparsegenValueError."""
     path = Path(path)
-    return {each["key"]: each for each in files.lines(path, "key")} if path.exists() else {}
+    return {each["key"]: each for each in files.lines(path, "key", fault=fault)} if path.exists() else {}
 
 
 class Records:
@@ -60,10 +64,10 @@ class Records:
     writes the file.
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike, fault: Fault | None = None):
         self.path = Path(path)
         files.alone(self.path)
-        self.known = known(self.path)
+        self.known = known(self.path, fault)
         os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: dict) -> None:
