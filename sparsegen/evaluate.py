@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsegen import bandwidth, composite, ops, prelude, targets, values
 from sparsegen import candidate as kernel_file
-from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References, TimedReferences
 from sparsegen.errors import SparsegenError
@@ -23,6 +23,7 @@ from sparsegen.verdict import Level, Verdict
 
 RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
+TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
@@ -121,6 +122,17 @@ def timed_right(
         if not intact or not references.right(each, session.output):
             return False
     return True
+
+
+def too_fast(problem: Problem, packed_bytes: int, us: float) -> str | None:
+    """One sentence why a call that reads `packed_bytes` of A cannot take so short a time on this CPU, or None."""
+    moved = packed_bytes + ops.get(problem.op).moved_bytes(problem)
+    for again in (False, True):  # a bandwidth that was measured on a busy machine is too low
+        bandwidth.levels(problem.threads, again)
+        limit = moved / bandwidth.level_of(moved, problem.threads).bytes_per_s * 1e6
+        if us >= TOO_FAST * limit:
+            return None
+    return f"{us:.3g} us is under the {limit:.3g} us that its bytes take to read"
 
 
 def seconds(problem: Problem) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, ops, prelude
+from sparsegen import baselines, checks, evaluate, fence, prelude
 from sparsegen.candidate import Candidate
 from sparsegen.fence import Died
 from sparsegen.problem import Problem
@@ -33,7 +33,6 @@ LEAST_PATIENCE = 0.5  # seconds
 FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
 LEAST_RESOLUTION = 0.05  # where arrays happen to lie moves times by as much from one process to the next
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
-TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 
 
 @dataclass
@@ -326,12 +325,5 @@ class _Search:
             return "wrong", "the result after timing is not the product"
         if self.problem.target != "cpu":
             return None
-        moved = tried.packed_bytes + ops.get(self.problem.op).moved_bytes(self.problem)
-        for again in (False, True):
-            bandwidth.levels(self.problem.threads, again)
-            limit = moved / bandwidth.level_of(moved, self.problem.threads).bytes_per_s * 1e6
-            if timing.median_us >= TOO_FAST * limit:
-                break
-        else:
-            return "too fast", f"{timing.median_us:.3g} us is under the {limit:.3g} us that its bytes take to read"
-        return None
+        reason = evaluate.too_fast(self.problem, tried.packed_bytes, timing.median_us)
+        return ("too fast", reason) if reason else None

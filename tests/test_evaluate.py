@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import LOOP, problem_of, template, user_kernel
 
-from sparsegen import candidate, checks, evaluate, fence, gallery, judge, paths, templates
+from sparsegen import bandwidth, candidate, checks, evaluate, fence, gallery, judge, paths, templates
 from sparsegen.candidate import instances
 from sparsegen.screen import cpp
 from sparsegen.verdict import Level
@@ -147,3 +147,10 @@ def test_a_time_is_believed_where_its_results_are_right():
     (record,) = judge.instances(str(path), str(paths.data("matrices") / "tiny" / "diffusion2d.mtx"))
     assert (record["level"], record["fault"], record["measured_us"]) == ("RAN", "wrong", None)
     assert "timed call" in record["message"]
+
+
+def test_a_time_that_no_memory_allows_is_not_told(monkeypatch):
+    monkeypatch.setattr(bandwidth, "levels", lambda threads, again=False: (bandwidth.Level("memory", 0, 1e3),))
+    kernel, matrix = paths.data("cpu_templates") / "spmv" / "csr_scalar.cpp", paths.data("matrices") / "tiny"
+    faults = [record["fault"] for record in judge.instances(str(kernel), str(matrix / "diffusion2d.mtx"))]
+    assert set(faults) == {"too fast", "infeasible"}
