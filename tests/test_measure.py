@@ -53,7 +53,10 @@ def test_a_time_that_no_memory_allows_is_refused(monkeypatch, trusted):
     """Of kernels that the tests do not know; the slow one, which is not raced, among them."""
     monkeypatch.setattr(bandwidth, "levels", lambda threads, again=False: (bandwidth.Level("memory", 0, 1e3),))
     A = gallery.uniform(97, 89, 701)
-    slow = user_kernel("for (int64_t again = 0; again < 99; ++again)" + LOOP, "slow")
+    waste = "ACC root = 2; for (int i = 0; i < 199; ++i) root = __builtin_sqrt(root + 3); sum += 0 * root; STORE"
+    slow = user_kernel(LOOP.replace("STORE", waste), "slow")
     found = measure(problem_of(A), A, [template("csr_scalar"), slow], seed=7013, trusted=trusted, rounds=2)
     for each in found.measured:
         assert (each.verdict.fault, each.us is None) == (("", False) if trusted else ("too fast", True))
+    if trusted:
+        assert [each.raced for each in found.measured] == [True, False]
