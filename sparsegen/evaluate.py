@@ -128,8 +128,7 @@ def too_fast(problem: Problem, packed_bytes: int, us: float) -> str | None:
     """One sentence why a call that reads `packed_bytes` of A cannot take so short a time on this CPU, or None."""
     moved = packed_bytes + ops.get(problem.op).moved_bytes(problem)
     for again in (False, True):  # a bandwidth that was measured on a busy machine is too low
-        bandwidth.levels(problem.threads, again)
-        limit = moved / bandwidth.level_of(moved, problem.threads).bytes_per_s * 1e6
+        _, limit = bandwidth.limit(moved, problem.threads, again)
         if us >= TOO_FAST * limit:
             return None
     return f"{us:.3g} us is under the {limit:.3g} us that its bytes take to read"
