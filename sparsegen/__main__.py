@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import sparsegen
-from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError, sentence
 
 DTYPES = {"f32": "float32", "f64": "float64"}  # what there are kernels for
 MOST_SHOWN = 4000  # characters of one message
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (SparsegenError, OSError) as error:
-        return _fail(str(error))
+        return _fail(sentence(error))
     except MemoryError:
         return _fail("out of memory; a smaller matrix or k, or a machine with more, is needed")
     except KeyboardInterrupt:

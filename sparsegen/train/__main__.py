@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparsegen import files
-from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError, sentence
 from sparsegen.model import recipe
 
 STOPPED = "stopped; the same command goes on from there"
@@ -40,12 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
         with files.told(signal.default_int_handler):
             finished = options.run(options)
     except (SparsegenError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         finished = False
     if not finished:
         print(STOPPED, file=sys.stderr)
+    elif options.run is not _publish:  # which prints the folder it made
+        print(f"done: {vars(options).get('out') or options.corpus}")
     return 0 if finished else 1
 
 
