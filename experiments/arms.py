@@ -22,8 +22,7 @@ from sparsegen import files
 from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.tokenizer import Tokenizer
-from sparsegen.record import known
-from sparsegen.train import pretrain, rl, sft
+from sparsegen.train import lines, pretrain, rl, sft
 from sparsegen.train.rl import RLConfig
 from sparsegen.train.verdicts import Verdicts
 
@@ -106,9 +105,9 @@ class Bench:
         facts |= {"fraction": arm.fraction, "staged": arm.staged}
         facts |= {"stages": arm.stages, "reinforced": dict(arm.reinforced)}
         folder = self._once("rl", facts, seed, lambda out: self._reinforce(out, arm, tuned, learned, weights))
-        lines = files.lines(folder / "iterations.jsonl", "samples", "kl")
-        judged = sum(each["samples"] for each in lines)
-        return Trained(folder.name, recipe, learned, rl.weights(recipe, folder), judged, lines[-1]["kl"])
+        log = files.lines(folder / "iterations.jsonl", "samples", "kl")
+        judged = sum(each["samples"] for each in log)
+        return Trained(folder.name, recipe, learned, rl.weights(recipe, folder), judged, log[-1]["kl"])
 
     def _pretrained(self, folder: Path, recipe: Recipe, seed: int) -> Path:
         """The pretrained run as one of another embedding: the layer that reads the nonzeros is a new one."""
@@ -123,18 +122,18 @@ class Bench:
         return other
 
     def _reinforce(self, folder: Path, arm: Arm, tuned: sft.SftConfig, learned: Tokenizer, weights) -> Mapping:
-        recipe, lines = tuned.recipe, self._lines()
-        small = {line["key"] for line in lines if line["nnz"] <= MOST_ENTRIES}
+        recipe, measured = tuned.recipe, self._lines()
+        small = {line["key"] for line in measured if line["nnz"] <= MOST_ENTRIES}
         kept = sft.share(sft.problems(tuned), arm.fraction, tuned.seed)
         prompts = rl.prompts([each for each in kept if each.language == "cpp" and each.task.key in small])
-        verdicts = Verdicts(lines, self.matrices, self.out / "judged.jsonl")
+        verdicts = Verdicts(measured, self.matrices, self.out / "judged.jsonl")
         early = max(recipe.rl.updates // 6, 1) if arm.staged else 0  # for each of the three stages before the last
         changes = {"stage_updates": early, "seed": tuned.seed, **arm.reinforced}
         config = RLConfig.of(recipe, folder, **changes)
         return rl.train(config, prompts, verdicts.judge, recipe, learned, weights)
 
     def _lines(self) -> list[dict]:
-        return [line for line in known(self.corpus / "measured.jsonl").values() if "kernels" in line]
+        return lines.measured(self.corpus / "measured.jsonl")
 
     def _once(self, stage: str, facts: dict, seed: int, train: Callable[[Path], object]) -> Path:
         """The folder of a stage with these facts, trained now or before."""

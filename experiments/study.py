@@ -16,8 +16,7 @@ from sparsegen.model.beam import beam
 from sparsegen.model.checkpoint import Checkpoint
 from sparsegen.model.grammar import Grammar
 from sparsegen.model.sample import sample
-from sparsegen.record import known
-from sparsegen.train import corpus, examples
+from sparsegen.train import corpus, examples, lines
 from sparsegen.train.corpus import Task
 from sparsegen.train.examples import Example
 from sparsegen.train.rewards import Outcome
@@ -68,17 +67,17 @@ class Problem:
 def problems(folder: Path) -> list[Problem]:
     """The problems that both measurements hold, with the instances correct in both. Raises SparsegenValueError for
     none."""
-    first, again = known(folder / "held_out.jsonl"), known(folder / "held_out_again.jsonl")
+    first, again = lines.measured(folder / "held_out.jsonl"), lines.measured(folder / "held_out_again.jsonl")
+    twice = {line["key"]: line for line in again}
     found = []
-    for key, line in first.items():
-        if "kernels" not in line or "kernels" not in again.get(key, {}):
-            continue
+    for line in (each for each in first if each["key"] in twice):
+        again_line = twice[line["key"]]
         chosen = {each["kernel"]: each["speedup"] for each in line["kernels"] if each["speedup"]}
-        scored = {each["kernel"]: each["speedup"] for each in again[key]["kernels"] if each["speedup"]}
+        scored = {each["kernel"]: each["speedup"] for each in again_line["kernels"] if each["speedup"]}
         order = [each["kernel"] for each in line["kernels"] if each["kernel"] in chosen and each["kernel"] in scored]
         if order:
             kept = ({name: speeds[name] for name in order} for speeds in (chosen, scored))
-            found.append(Problem(line, again[key], *kept, order))
+            found.append(Problem(line, again_line, *kept, order))
     if not found:
         how = "measure them with python -m sparsegen.train corpus --held-out, and --again"
         raise SparsegenValueError(f"{folder} has no held-out problems that were measured twice; {how}")

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import sparsegen
 from sparsegen import commands
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import SparsegenError, sentence
 
 DTYPES = {"f32": "float32", "f64": "float64"}  # what there are kernels for
 MOST_SHOWN = 4000  # characters of one message
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (SparsegenError, OSError) as error:
-        return _fail(str(error))
+        return _fail(sentence(error))
     except MemoryError:
         return _fail("out of memory; a smaller matrix or k, or a machine with more, is needed")
     except KeyboardInterrupt:

@@ -65,6 +65,13 @@ def level_of(nbytes: float, threads: int) -> Level:
     return next((level for level in found[:-1] if nbytes <= 0.75 * level.size_bytes), found[-1])
 
 
+def limit(nbytes: float, threads: int, again: bool = False) -> tuple[Level, float]:
+    """The level that `nbytes` are read from, and how long that takes at least, in microseconds."""
+    levels(threads, again)
+    level = level_of(nbytes, threads)
+    return level, nbytes / level.bytes_per_s * 1e6
+
+
 def _measure(threads: int) -> list[Level]:
     sizes = _cache_sizes()
     buffer = np.ones(min(max(2 * max(sizes.values()), 32 << 20), MOST_BUFFER) // 8)

@@ -167,9 +167,9 @@ def _folder(kind: str, create: bool) -> Path | None:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
         reason = (_distrust(folder.parent) or _distrust(folder)) if kind == "binaries" else None
-    except FileNotFoundError:
-        return None
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not create:
+            return None
         reason = error.strerror or str(error)
     if reason:
         _warn(folder, reason)

@@ -13,3 +13,10 @@ class SparsegenValueError(SparsegenError, ValueError):
 
 class SparsegenTypeError(SparsegenError, TypeError):
     """An object or dtype of a kind that cannot be used."""
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, for a person: of the system's errors the file and the reason, no number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsegen import bandwidth, composite, ops, prelude, targets, values
 from sparsegen import candidate as kernel_file
-from sparsegen import composite, prelude, targets, values
 from sparsegen.candidate import Candidate
 from sparsegen.checks import CHECKS, References, TimedReferences
 from sparsegen.errors import SparsegenError
@@ -28,6 +28,7 @@ RUN_SECONDS = 5.0  # of wall clock for one check, beside what the size explains
 NS_PER_ENTRY = 400.0  # a very slow kernel, drawing and packing included
 EMULATED_NS = 200.0  # of a usual kernel in the emulator
 TOO_SHORT = "the budget is too short for more"
+TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 CORRUPTING = ("out of bounds", "writes input")  # faults after which the worker's memory is not to be trusted
 
 
@@ -177,6 +178,19 @@ def disbelieved(
     if not timed_right(session, references, arm, seconds):
         return "the result after timing is not the product"
     return None
+
+
+def too_fast(problem: Problem, packed_bytes: int, us: float) -> str | None:
+    """One sentence why a call that reads `packed_bytes` of A cannot take so short a time, or None. On a CPU: what the
+    memory of a GPU allows is not measured."""
+    if problem.target != "cpu":
+        return None
+    moved = packed_bytes + ops.get(problem.op).moved_bytes(problem)
+    for again in (False, True):  # a bandwidth that was measured on a busy machine is too low
+        _, limit = bandwidth.limit(moved, problem.threads, again)
+        if us >= TOO_FAST * limit:
+            return None
+    return f"{us:.3g} us is under the {limit:.3g} us that its bytes take to read"
 
 
 def seconds(problem: Problem) -> float:

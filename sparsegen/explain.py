@@ -126,7 +126,9 @@ def _model(report) -> str:
 def _limit(report) -> str:
     if not report.get("limit_us"):
         return ""
+    share = report["fraction_of_limit"]
+    runs = f"runs at {share:.0%} of the limit" if share <= 1 else "is as fast as this memory was measured to be"
     return (
         f"A call moves at least {report['bytes_moved'] / 1e6:.3g} MB: {report['limit_us']:.3g} us at best "
-        f"({report['limit_is']}), so it runs at {report['fraction_of_limit']:.0%} of the limit."
+        f"({report['limit_is']}), so it {runs}."
     )

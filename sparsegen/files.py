@@ -58,8 +58,9 @@ def lines(path: Path, *needed: str) -> list[dict]:
     return list(each_line(path, *needed))
 
 
-def each_line(path: Path, *needed: str) -> Iterator[dict]:
-    """As `lines`, one after the other: a file may be larger than what is to be kept of it."""
+def each_line(path: Path, *needed: str, fault: Callable[[dict], str | None] | None = None) -> Iterator[dict]:
+    """As `lines`, one after the other, for a file may be larger than what is to be kept of it; and in which `fault`
+    finds no sentence why they cannot be relied on."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -72,6 +73,8 @@ def each_line(path: Path, *needed: str) -> Iterator[dict]:
                 expected = f"a JSON object{' with ' + ', '.join(needed) if needed else ''}"
                 found = line[:60].strip()
                 raise SparsegenValueError(f"{path}, line {number}, is damaged: {found!r}; expected {expected}")
+            if fault and (reason := fault(record)):
+                raise SparsegenValueError(f"{path}, line {number}, is damaged: {reason}")
             yield record
 
 

@@ -109,6 +109,8 @@ def _timed(
     if why is not None:
         return replace(verdict, level=Level.RAN, fault="wrong", message=why), None
     timing = Timing.of([each["kernel"] for each in answer["rounds"]], problem.device)
+    if reason := evaluate.too_fast(problem, int(verdict.resources["packed_bytes"]), timing.median_us):
+        return replace(verdict, level=Level.RAN, fault="too fast", message=reason), None
     scipy = Timing.of([each["scipy"] for each in answer["rounds"]], problem.device)
     return replace(verdict, level=Level.TIMED, measured=timing), scipy.median_us
 

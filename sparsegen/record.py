@@ -53,7 +53,11 @@ def commit() -> str | None:
     return None if ran[0].returncode else ran[0].stdout.strip() + ("+" if ran[1].stdout.strip() else "")
 
 
-def known(path: str | os.PathLike, brief: Callable[[dict], dict] | None = None) -> dict[str, dict]:
+Fault = Callable[[dict], str | None]  # one sentence why a record cannot be relied on, or None
+Brief = Callable[[dict], dict]  # what of a record is kept in memory
+
+
+def known(path: str | os.PathLike, fault: Fault | None = None, brief: Brief | None = None) -> dict[str, dict]:
     """What a file of records holds, by key, or what `brief` keeps of each; of records with one key the last one.
 
     Nothing where there is no file. Only read. Raises SparsegenValueError.
@@ -61,7 +65,7 @@ def known(path: str | os.PathLike, brief: Callable[[dict], dict] | None = None) 
     path = Path(path)
     if not path.exists():
         return {}
-    return {each["key"]: brief(each) if brief else each for each in files.each_line(path, "key")}
+    return {each["key"]: brief(each) if brief else each for each in files.each_line(path, "key", fault=fault)}
 
 
 class Records:
@@ -71,10 +75,10 @@ class Records:
     SparsegenValueError for another damaged one, and where another process writes the file.
     """
 
-    def __init__(self, path: str | os.PathLike, brief: Callable[[dict], dict] | None = None):
+    def __init__(self, path: str | os.PathLike, fault: Fault | None = None, brief: Brief | None = None):
         self.path, self.brief = Path(path), brief
         files.alone(self.path)
-        self.known = known(self.path, brief)
+        self.known = known(self.path, fault, brief)
         os.truncate(self.path, _whole_lines(self.path))
 
     def append(self, record: dict) -> None:

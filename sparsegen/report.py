@@ -204,8 +204,9 @@ def _limit(moved: float, measured_us: float, problem: Problem) -> dict:
     rate = {"gflop_per_s": flops / measured_us / 1e3, "bytes_moved": int(moved)}
     if problem.target != "cpu":
         return rate  # the memory of a GPU is not measured yet
-    level = bandwidth.level_of(moved, problem.threads)
-    limit = moved / level.bytes_per_s * 1e6
+    level, limit = bandwidth.limit(moved, problem.threads)
+    if limit > measured_us:
+        level, limit = bandwidth.limit(moved, problem.threads, again=True)
     resident = level.name != "memory"
     return {
         **rate,

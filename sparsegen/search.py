@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen import bandwidth, baselines, checks, evaluate, fence, gpu, nvrtc, ops, prelude, timing
+from sparsegen import baselines, checks, evaluate, fence, gpu, nvrtc, prelude, timing
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
@@ -40,7 +40,6 @@ LEAST_PATIENCE = 0.5  # seconds
 FEWEST_ROUNDS, MOST_ROUNDS = 6, 60
 LEAST_RESOLUTION = 0.05  # where arrays happen to lie moves times by as much from one process to the next
 NULL_LIMIT = 0.10  # a round of a multi-threaded race whose null pair is farther apart says nothing
-TOO_FAST = 0.5  # of the physical limit: beyond noise of the bandwidth, a broken clock or a wrong kernel
 
 
 def search(
@@ -368,14 +367,5 @@ class _Search:
         """What speaks against a time: results that changed or are wrong afterwards, or more than the hardware can."""
         if why := evaluate.disbelieved(self.session, self.timed, tried.candidate, arm, changed, self.seconds):
             return "wrong", why
-        if self.problem.target != "cpu":
-            return None
-        moved = tried.packed_bytes + ops.get(self.problem.op).moved_bytes(self.problem)
-        for again in (False, True):
-            bandwidth.levels(self.problem.threads, again)
-            limit = moved / bandwidth.level_of(moved, self.problem.threads).bytes_per_s * 1e6
-            if timing.median_us >= TOO_FAST * limit:
-                break
-        else:
-            return "too fast", f"{timing.median_us:.3g} us is under the {limit:.3g} us that its bytes take to read"
-        return None
+        reason = evaluate.too_fast(self.problem, tried.packed_bytes, timing.median_us)
+        return ("too fast", reason) if reason else None

@@ -25,7 +25,8 @@ LAYERS = """
     screen model.checkpoint
     ptx
     targets baselines model.vocabulary
-    bandwidth worker evaluate record model.header model.body
+    bandwidth
+    worker evaluate record model.header model.body
     binding outcome on_device model.grammar
     search
     report model.sample
@@ -39,6 +40,7 @@ LAYERS = """
     judge doctor train train.rewards train.techniques train.policy train.families train.run
     train.measure train.texts train.log train.fit
     train.corpus
+    train.lines
     train.examples train.verdicts
     train.pretrain train.sft train.rl
     train.publish

@@ -34,6 +34,14 @@ def test_the_level_is_the_nearest_that_holds_the_bytes(monkeypatch):
     ]  # fmt: skip
 
 
+def test_the_limit_is_measured_again_when_told(monkeypatch):
+    given = iter([[Level("L1", 1000, 2e9), Level("memory", 0, 1e9)], [Level("L1", 1000, 2e9), Level("memory", 0, 4e9)]])
+    monkeypatch.setattr(bandwidth, "_measure", lambda threads: next(given))
+    assert bandwidth.limit(500, 3) == (Level("L1", 1000, 2e9), pytest.approx(0.25))
+    assert bandwidth.limit(8000, 3)[1] == pytest.approx(8.0)
+    assert bandwidth.limit(8000, 3, again=True) == (Level("memory", 0, 4e9), pytest.approx(2.0))
+
+
 def test_measuring_again_keeps_the_faster(monkeypatch):
     given = iter([[Level("L1", 8, 5.0), Level("memory", 0, 3.0)], [Level("L1", 8, 4.0), Level("memory", 0, 9.0)]])
     monkeypatch.setattr(bandwidth, "_measure", lambda threads: next(given))

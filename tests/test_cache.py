@@ -147,7 +147,7 @@ def test_shared_object_with_its_digest_loads(tmp_path):
 # folders that cannot be used
 
 
-@pytest.fixture(params=["file", "below_a_file", "no_home", "refused"])
+@pytest.fixture(params=["file", "below_a_file", "no_home", "refused", "where_none_can_be"])
 def unusable(request, tmp_path, monkeypatch):
     root = tmp_path / "plain"
     if request.param == "refused":
@@ -157,6 +157,8 @@ def unusable(request, tmp_path, monkeypatch):
 
         monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(root))
         monkeypatch.setattr(Path, "mkdir", refuse)
+    elif request.param == "where_none_can_be":
+        monkeypatch.setenv("SPARSEGEN_CACHE_DIR", "/proc/nothing")
     elif request.param == "no_home":
         monkeypatch.setattr(cache.paths, "cache", lambda: Path("~/.cache/sparsegen"))
     else:

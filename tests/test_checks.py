@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -63,14 +65,18 @@ def test_inputs_are_of_their_kind():
             assert np.isnan(x).any()
             assert np.isinf(x).any()
             assert (data == 0).any()
+            stored = ~np.isfinite(data)
+            assert np.isinf(data).any() and np.isnan(data).any()
+            assert (x[given.pattern.indices[stored]] == 0).any()
         else:
             assert (data < 0).any()
             assert (x < 0).any()
     assert any(check.beta and check.alpha != 1 for check in CHECKS)
     held = problem_of(SMALL["one_value"])
     assert held.facts == Facts(constant=True, exact_f32=True)
-    for check in CHECKS:
-        assert held.facts.broken_by(checks.inputs(held, check)[0]) == ()
+    for each in (held, dataclasses.replace(held, facts=Facts(exact_f32=True))):
+        for check in CHECKS:
+            assert each.facts.broken_by(checks.inputs(each, check)[0]) == ()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

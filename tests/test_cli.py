@@ -262,3 +262,10 @@ def test_interrupted_while_searching():
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1] == "sparsegen: interrupted" and "Traceback" not in err
+
+
+def test_an_error_of_the_system_names_its_file(capsys, monkeypatch, tmp_path):
+    file = str(tmp_path / "kept.sgk")
+    monkeypatch.setattr(sparsegen, "load", lambda path: Path(path, "within").read_bytes())
+    err = refused(capsys, 1, "explain", file)
+    assert file in err and "No such file or directory" in err and "Errno" not in err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import LOOP, problem_of, template, user_kernel
 
-from sparsegen import candidate, checks, evaluate, fence, gallery, judge, paths, templates
+from sparsegen import bandwidth, candidate, checks, evaluate, fence, gallery, judge, paths, templates
 from sparsegen.candidate import instances
 from sparsegen.screen import cpp
 from sparsegen.verdict import Level
@@ -64,6 +64,14 @@ def test_the_first_thing_wrong_is_the_verdict(judge, change, level, fault, words
 
 @pytest.mark.parametrize("name", ["ignores_alpha_at_beta_zero", "ignores_beta_at_alpha_one", "ignores_alpha"])
 def test_alpha_and_beta_are_tried_apart_and_together(judge, name):
+    wrong(judge, name)
+
+
+def test_infinities_and_nan_are_stored_too(judge):
+    wrong(judge, "skips_zeros_of_x")
+
+
+def wrong(judge, name: str) -> None:
     text = (Path(__file__).parent / "kernels_cpp" / "faulty" / f"{name}.cpp").read_text()
     verdict = judge(candidate.parse(text, name=name, language="cpp"))
     assert (verdict.level, verdict.fault) == (Level.RAN, "wrong"), verdict
@@ -139,3 +147,10 @@ def test_a_time_is_believed_where_its_results_are_right():
     (record,) = judge.instances(str(path), str(paths.data("matrices") / "tiny" / "diffusion2d.mtx"))
     assert (record["level"], record["fault"], record["measured_us"]) == ("RAN", "wrong", None)
     assert "while it was timed" in record["message"]
+
+
+def test_a_time_that_no_memory_allows_is_not_told(monkeypatch):
+    monkeypatch.setattr(bandwidth, "levels", lambda threads, again=False: (bandwidth.Level("memory", 0, 1e3),))
+    kernel, matrix = paths.data("cpu_templates") / "spmv" / "csr_scalar.cpp", paths.data("matrices") / "tiny"
+    faults = [record["fault"] for record in judge.instances(str(kernel), str(matrix / "diffusion2d.mtx"))]
+    assert set(faults) == {"too fast", "infeasible"}

@@ -60,7 +60,7 @@ FAULTS = {  # name: (body, fault, words of the message)
     "adds to y": (ROWS % (EACH + "y[row] += alpha * sum;"), "wrong", "NaN"),
     "takes A for ones": (LOOP.replace("VALUE_AT(p) * ", ""), "wrong", "exact integer"),
     "takes A for positive": (LOOP.replace("VALUE_AT(p)", "__builtin_fabs(VALUE_AT(p))"), "wrong", "componentwise"),
-    "skips zeros of x": (LOOP.replace("sum +=", "if (data[p] != 0) sum +="), "wrong", "NaN or infinity"),
+    "skips zeros of A": (LOOP.replace("sum +=", "if (data[p] != 0) sum +="), "wrong", "NaN or infinity"),
     "clamps infinity": (LOOP.replace("STORE", "if (!(sum - sum == 0)) sum = 0; STORE"), "wrong", "NaN or infinity"),
     "wrong in parts": ("if (begin > 0) ++begin;" + LOOP, "wrong", "2 threads"),
     "always asks for help": (LOOP + "*status = 1;", "wrong", "not finite"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support import problem_of, template, user_kernel
+from support import LOOP, problem_of, template, user_kernel
 
-from sparsegen import gallery
+from sparsegen import bandwidth, gallery
 from sparsegen.train.measure import measure
 from sparsegen.verdict import Level
 
@@ -46,3 +46,17 @@ def test_what_is_refused_or_infeasible_is_a_verdict_and_the_baselines_are_timed_
     assert found.measured[0].verdict.fault == "infeasible"
     assert found.baselines["scipy"] > 0
     assert found.measured[0].as_dict()["level"] == "PARSED"
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_time_that_no_memory_allows_is_refused(monkeypatch, trusted):
+    """Of kernels that the tests do not know; the slow one, which is not raced, among them."""
+    monkeypatch.setattr(bandwidth, "levels", lambda threads, again=False: (bandwidth.Level("memory", 0, 1e3),))
+    A = gallery.uniform(97, 89, 701)
+    waste = "ACC root = 2; for (int i = 0; i < 199; ++i) root = __builtin_sqrt(root + 3); sum += 0 * root; STORE"
+    slow = user_kernel(LOOP.replace("STORE", waste), "slow")
+    found = measure(problem_of(A), A, [template("csr_scalar"), slow], seed=7013, trusted=trusted, rounds=2)
+    for each in found.measured:
+        assert (each.verdict.fault, each.us is None) == (("", False) if trusted else ("too fast", True))
+    if trusted:
+        assert [each.raced for each in found.measured] == [True, False]

@@ -93,6 +93,9 @@ def test_faulty_says_how_it_is_reported(path):
         ("{ const VALUE* x = x; sum = x[0]; }", "line 2: 'x' is used in its own declaration"),
         ("*status = 0;", "line 2: 'status' is the prelude's; it may only be passed to a helper that takes EPILOGUE"),
         ("int64_t sum;", "line 2: 'sum' is already the name of something else here"),
+        ("int before;", "line 2: 'before' needs an initialiser"),
+        ("for (int i; i < 3; ++i) sum += 0;", "line 2: 'i' needs an initialiser"),
+        ("ACC parts[2] = {}, rest[3];", "line 2: 'rest' needs an initialiser"),
         ("goto out;", "line 2: 'goto' is not in the kernel language"),
         ("sum += __builtin_trap();", "line 2: '__builtin_trap' is not declared"),
         (

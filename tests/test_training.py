@@ -152,7 +152,7 @@ def trained(place, tuned, pretrained, knowing) -> Path:
     return out
 
 
-def test_the_corpus_holds_what_may_be_learned_from(place, measured):
+def test_the_corpus_holds_what_may_be_learned_from(place, measured, capsys):
     environment, *found = lines(measured / "measured.jsonl")
     assert environment["key"] == "environment" and environment["seed"] == 20260
     assert {line["matrix"] for line in found} == {REAL, f"synthetic:{FAMILIES[0]}:0"}
@@ -162,11 +162,18 @@ def test_the_corpus_holds_what_may_be_learned_from(place, measured):
     before = (measured / "measured.jsonl").read_bytes()
     again = ("corpus", "--matrices", place.matrices, "--corpus", measured, "--per-family", 1)
     assert run(*again) == 0
+    assert capsys.readouterr().out == f"done: {measured}\n"
     assert (measured / "measured.jsonl").read_bytes() == before  # nothing is measured twice
     assert run(*again, "--held-out") == 0
     _, *held = lines(measured / "held_out.jsonl")
     assert {line["matrix"] for line in held} == {HELD, f"synthetic:{FAMILIES[1]}:0"}
     assert all(line["held_out"] for line in held)
+
+
+def test_an_error_of_the_system_names_its_file(tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert run("pretrain", "--recipe", "tiny", "--out", tmp_path / "taken") == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'taken'}: File exists\n"
 
 
 def test_pretraining_leaves_a_model_its_tokenizer_and_its_text(pretrained):

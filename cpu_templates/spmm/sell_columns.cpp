@@ -28,7 +28,7 @@ extern "C" void spmm(SIZES, SELL_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, int
                     for (int64_t c = 0; c < COLUMNS; ++c) {
                         const int64_t at = column + c < k ? column + c : column;
 #if B_BY_ROW
-                        vector b;
+                        vector b = {};
                         for (int64_t l = 0; l < WIDTH; ++l) b[l] = B[lane_of(indices + p, l) * ldb + at];
 #else
                         const vector b = gather(B + at * ldb, indices + p);

@@ -70,7 +70,7 @@ def run(
     """
     folder = Path(folder)
     _opened(folder, settings, resume)
-    records = Records(folder / RECORDS, _brief)
+    records = Records(folder / RECORDS, brief=_brief)
     left = [job for job in jobs if _undone(job, records.known.get(job.key), retry)]
     if workers is None:
         cores, threads = engine.allowed_threads(), settings.threads or engine.allowed_threads()

@@ -15,12 +15,15 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
 import scipy.sparse as sp
 
 from sparsegen.errors import SparsegenValueError
+
+PART = 1 << 15  # numbers
 
 
 @functools.cache  # a folder is read once
@@ -49,14 +52,23 @@ def componentwise_bound(lengths, magnitude, exact, dtype, beta_magnitude=0.0):
 
     lengths: entries of each row; magnitude: |alpha| |A| |x| in float64; exact: the reference. The accumulator has the
     precision of dtype. gamma is taken with eps, twice the unit roundoff: the second half pays for the reference's own
-    rounding, which matters in float64 only.
+    rounding, which matters in float64 only. What may be lost to underflow is taken as the smallest normal number, since
+    a subnormal bound would make every comparison slow.
     """
     info = np.finfo(dtype)
     each = np.arange(int(lengths.max(initial=0)) + 1) + 3.0  # by length: rows are many, lengths few
     steps = each * float(info.eps)
-    gamma = steps / (1 - np.minimum(steps, 0.5))
+    gamma, underflow = steps / (1 - np.minimum(steps, 0.5)), each * float(info.tiny)
+    beta_magnitude = np.broadcast_to(beta_magnitude, exact.shape)
     bound = np.abs(exact)
     bound *= float(info.eps)
-    bound += gamma[lengths] * (magnitude + beta_magnitude)
-    bound += (each * float(info.smallest_subnormal))[lengths]
+    for rows in parts(exact):
+        length = lengths[rows]
+        bound[rows] += gamma[length] * (magnitude[rows] + beta_magnitude[rows]) + underflow[length]
     return bound
+
+
+def parts(array: np.ndarray) -> Iterator[slice]:
+    """Its rows, a few at a time: what is computed of them stays in a cache, and no memory is asked for."""
+    step = max(PART * len(array) // max(array.size, 1), 1)
+    return (slice(row, row + step) for row in range(0, len(array), step))

@@ -32,7 +32,8 @@ def reference(A: sp.csr_array, B: np.ndarray) -> np.ndarray:
 
 def bound(A: sp.csr_array, B: np.ndarray, exact: np.ndarray, dtype, alpha=1.0, beta=0.0, y0=0.0) -> np.ndarray:
     """What a correct C = alpha A B + beta y0, accumulated in dtype, may differ from `exact` by, (m, k)."""
-    magnitude = abs(alpha) * reference(with_data(A, np.abs(A.data)), np.abs(B))
+    magnitude = reference(with_data(A, np.abs(A.data)), np.abs(B))
+    magnitude *= abs(alpha)
     return componentwise_bound(np.diff(A.indptr)[:, None], magnitude, exact, dtype, abs(beta) * np.abs(y0))
 
 

@@ -31,7 +31,8 @@ def reference(A: sp.csr_array, x: np.ndarray) -> np.ndarray:
 
 def bound(A: sp.csr_array, x: np.ndarray, exact: np.ndarray, dtype, alpha=1.0, beta=0.0, y0=0.0) -> np.ndarray:
     """What a correct y = alpha A x + beta y0, accumulated in dtype, may differ from `exact` by, (m,)."""
-    magnitude = abs(alpha) * reference(with_data(A, np.abs(A.data)), np.abs(x))
+    magnitude = reference(with_data(A, np.abs(A.data)), np.abs(x))
+    magnitude *= abs(alpha)
     return componentwise_bound(np.diff(A.indptr), magnitude, exact, dtype, abs(beta) * np.abs(y0))
 
 

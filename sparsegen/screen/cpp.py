@@ -296,10 +296,8 @@ class _File(Expressions):
                 raise self.refuse(self.next, "cannot initialise an array")
             self.take()
             return type_
-        if not self.skip("="):
-            if (type_.levels and not array) or type_.name == "auto":
-                raise self.refuse(name, "needs an initialiser")
-            return type_
+        if not self.skip("="):  # what an earlier call left on the stack would be a memory between calls
+            raise self.refuse(name, "needs an initialiser")
         value = self.expression()
         if type_.name == "auto":
             if value.levels > 1:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparsegen import files
-from sparsegen.errors import SparsegenError, SparsegenValueError
+from sparsegen.errors import SparsegenError, SparsegenValueError, sentence
 from sparsegen.model import recipe
 
 STOPPED = "stopped; the same command goes on from there"
@@ -40,18 +40,20 @@ def main(arguments: list[str] | None = None) -> int:
         with files.told(signal.default_int_handler):
             finished = options.run(options)
     except (SparsegenError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         finished = False
     if not finished:
         print(STOPPED, file=sys.stderr)
+    elif options.run is not _publish:  # which prints the folder it made
+        print(f"done: {vars(options).get('out') or options.corpus}")
     return 0 if finished else 1
 
 
 def _corpus(options) -> bool:
     from sparsegen.record import Records, environment
-    from sparsegen.train import corpus
+    from sparsegen.train import corpus, lines
     from sparsegen.train.measure import ready
 
     ready("cpp")
@@ -60,7 +62,7 @@ def _corpus(options) -> bool:
     if not chosen:
         raise SparsegenValueError(f"no problem to measure: no matrix in {options.matrices} of the families asked for")
     name = "held_out_again" if options.again else "held_out" if options.held_out else "measured"
-    records = Records(options.corpus / f"{name}.jsonl")
+    records = Records(options.corpus / f"{name}.jsonl", lines.problem_fault)
     if "environment" not in records.known:
         records.append({"key": "environment", **environment(options.seed)})
     corpus.collect(chosen, options.matrices, records, options.seed + 7 * options.again)
@@ -93,8 +95,7 @@ def _sft(options) -> bool:
 
 def _rl(options) -> bool:
     from sparsegen.model.tokenizer import Tokenizer
-    from sparsegen.record import known
-    from sparsegen.train import rl, sft
+    from sparsegen.train import lines, rl, sft
     from sparsegen.train.measure import ready
     from sparsegen.train.publish import ended
     from sparsegen.train.verdicts import Verdicts
@@ -108,8 +109,8 @@ def _rl(options) -> bool:
     asked = rl.prompts(found)
     for language in {each.language for each in asked}:
         ready(language)
-    lines = known(options.corpus / "measured.jsonl").values()
-    verdicts = Verdicts(lines, options.matrices, options.corpus / "judged.jsonl")
+    measured = lines.measured(options.corpus / "measured.jsonl")
+    verdicts = Verdicts(measured, options.matrices, options.corpus / "judged.jsonl")
     watch = sft.watch([each for each in found if each.validation], sizes, learned)
     rl.train(config, asked, verdicts.judge, sizes, learned, sft.weights(sizes, options.tuned), watch=watch)
     return True

@@ -169,6 +169,12 @@ class _Bench:
             )
             self.session.ask("arm", self.seconds, name=arm, bound=name, threads=self.problem.threads)
 
+    def _too_fast(self, each: Measured, times: np.ndarray | None) -> str | None:
+        us = each.us if times is None else float(np.median(times))
+        if us is None or self.trusted:
+            return None
+        return evaluate.too_fast(self.problem, int(each.verdict.resources["packed_bytes"]), us)
+
     def race(self, results: list[Measured], seed: int, count: int, begun: float) -> Rounds:
         ranked = sorted(self.arms, key=lambda arm: self.arms[arm][1])
         arms, pair = [*ranked, *self.libraries], []
@@ -203,6 +209,8 @@ class _Bench:
             if arm in answer["changed"]:
                 fault = "equal inputs gave different results while it was timed"
                 each = Measured(each.candidate, Verdict(Level.RAN, "wrong", fault), each.binary)
+            elif reason := self._too_fast(each, times.get(arm)):
+                each = Measured(each.candidate, Verdict(Level.RAN, "too fast", reason), each.binary)
             elif arm in times:
                 timing = Timing.of((times[arm] * 1e3).tolist(), self.problem.device)
                 verdict = replace(each.verdict, level=Level.TIMED, measured=timing)

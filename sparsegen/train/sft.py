@@ -18,8 +18,7 @@ from sparsegen.model.generator import Generator
 from sparsegen.model.recipe import Recipe
 from sparsegen.model.sample import sample
 from sparsegen.model.tokenizer import END, START, Tokenizer
-from sparsegen.record import known
-from sparsegen.train import corpus, examples, techniques
+from sparsegen.train import corpus, examples, lines, techniques
 from sparsegen.train.examples import LABELS, Example
 from sparsegen.train.fit import fit, initial
 from sparsegen.train.run import Run, kept
@@ -48,15 +47,15 @@ class SftConfig:
 def problems(config: SftConfig) -> list[Example]:
     """The examples of the corpus. Held-out families, should there be any in it, are not even looked at."""
     held = corpus.held_out_families()
-    every = known(Path(config.corpus) / "measured.jsonl").values()
-    lines = [line for line in every if "kernels" in line and not (line["held_out"] or line["family"] in held)]
-    if not lines:
+    every = lines.measured(Path(config.corpus) / "measured.jsonl")
+    kept = [line for line in every if not (line["held_out"] or line["family"] in held)]
+    if not kept:
         raise SparsegenValueError(f"nothing to learn from in {config.corpus}; expected what the stage corpus measures")
     recipe = config.recipe
     before = Path(config.corpus) / f"examples-{recipe.embedding}-{recipe.tokens}.npz"
     folder = Path(config.matrices) if config.matrices else None
     return examples.build(
-        lines, folder, before, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
+        kept, folder, before, embedding=recipe.embedding, tokens=recipe.tokens, variants=VARIANTS, seed=20260
     )
 
 

@@ -23,6 +23,7 @@ from sparsegen.problem import Problem
 from sparsegen.record import Records
 from sparsegen.train import corpus
 from sparsegen.train.corpus import Task
+from sparsegen.train.lines import verdict_fault
 from sparsegen.train.measure import Measured, identity, measure, ready
 from sparsegen.train.rewards import Outcome
 from sparsegen.verdict import Level, Verdict
@@ -39,7 +40,7 @@ class Verdicts:
     def __init__(self, lines: Iterable[dict], folder: Path | None, kept: Path, seed: int = 20269):
         self.lines = {line["key"]: line for line in lines if "kernels" in line}
         self.folder, self.seed = folder, seed
-        self.records = Records(kept)
+        self.records = Records(kept, verdict_fault)
         self.fresh = 0
         self._known: dict[tuple[str, str], dict] = {}  # by problem and kernel, and by problem and object code
         for line in self.lines.values():

@@ -8,7 +8,7 @@ items = "m"
 */
 // Reported as crash: writes past a local array, over the return address
 extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
-    int64_t kept[4];
+    int64_t kept[4] = {};
     for (int64_t i = 0; i < 4096; ++i) kept[i + (m > 0)] = i;
     for (int64_t row = begin; row < end; ++row) {
         ACC sum = 0;

