@@ -21,7 +21,7 @@ LAYERS = """
     matrices
     parsed fetch inputs composite place model.tokenizer model.decoder model.expression
     prelude templates model.generator
-    metrics
+    metrics model.guesses
     screen model.checkpoint
     ptx
     targets baselines model.vocabulary
