@@ -23,7 +23,7 @@ import device_matrices
 import numpy as np
 from scipy.optimize import minimize
 
-from sparsegen import candidate, checks, composite, engine, nvrtc, templates, values
+from sparsegen import candidate, checks, composite, engine, metrics, nvrtc, templates, values
 from sparsegen.ptx import estimate, gpus
 from sparsegen.targets import emulator
 
@@ -173,7 +173,7 @@ def judged(estimates: np.ndarray, times: np.ndarray, records: list[dict]) -> dic
     off = np.log(estimates / times)
     return {
         "rms": float(np.exp(np.sqrt((off**2).mean()))), "bias": float(np.exp(off.mean())),
-        "regret": float(np.exp(np.log(regret).mean())) if regret else None,
+        "regret": metrics.geomean(regret) if regret else None,
         "pairs": {name: {"right": right, "of": of} for name, (right, of) in counts.items()},
     }  # fmt: skip
 

@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from sparsegen import engine, gallery, matrices, templates, twins
+from sparsegen import engine, gallery, matrices, metrics, templates, twins
 from sparsegen.batch import summary
 from sparsegen.errors import SparsegenError
 from sparsegen.fence import Died
@@ -124,7 +124,7 @@ def report(rows: list[dict], about: dict) -> str:
         if ranks and kept:
             lines.append(
                 f"| {other} | {len(done)} | {np.median(ranks):.3f} | {np.percentile(ranks, 10):.3f} | "
-                f"{np.exp(np.mean(np.log(kept))):.3f} | {np.percentile(kept, 10):.3f} |"
+                f"{metrics.geomean(kept):.3f} | {np.percentile(kept, 10):.3f} |"
             )
     lines += ["", "| structure | matrices | twin's rank correlation, median | its speed kept, geometric mean |"]
     lines += ["|---|---|---|---|"]
@@ -132,7 +132,7 @@ def report(rows: list[dict], about: dict) -> str:
         rows_of = [row["twin"] for row in done if summary.structure(row) == kind and row["twin"]["kept"] is not None]
         ranks = [row["correlation"] for row in rows_of if row["correlation"] is not None]
         if ranks:
-            kept = np.exp(np.mean(np.log([row["kept"] for row in rows_of])))
+            kept = metrics.geomean([row["kept"] for row in rows_of])
             lines.append(f"| {kind} | {len(rows_of)} | {np.median(ranks):.3f} | {kept:.3f} |")
     lines += ["", "distance: of the twin's statistics from those asked for, as a share of their size or range.", ""]
     heads = ["matrix", "entries", "distance", "instances", *(f"{other} correlation, kept" for other in OTHERS)]

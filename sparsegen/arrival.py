@@ -6,12 +6,11 @@ kernel is made again, in a worker, before the first call.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from sparsegen import gpu, targets
+from sparsegen import baselines, gpu, targets
 from sparsegen import report as reports
 from sparsegen.artifact import Artifact
 from sparsegen.binding import CertificateError
@@ -39,11 +38,10 @@ def arrived(artifact: Artifact, seconds: float = SECONDS, seed: int = 20260) -> 
     problem = replace(artifact.problem, device=str(device), ordinal=ordinal)
     A, chosen = artifact._A, artifact.candidate
     own = A if A.dtype == problem.dtype else A.astype(problem.dtype)
-    modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image"
         target.keep(path, artifact.image)
-        outcome = search(problem, own, iter([chosen]), seconds, 1, seed, modules, made={chosen.key: path})
+        outcome = search(problem, own, iter([chosen]), seconds, 1, seed, baselines.imported(), made={chosen.key: path})
     if not outcome.tried:
         return artifact.noted(f"not run here: {'; '.join(outcome.notes) or 'the search tried nothing'}")
     verdict = outcome.tried[0].verdict

@@ -107,7 +107,6 @@ def compile(
         reason = _not_worth(own, problem, budget, expected_calls)
     if reason is not None:
         return Kernel(matrix, problem, None, "scipy", _plain_report(problem, reason, started), 1, options)
-    modules = tuple(name for name in ("torch", "cupy") if name in sys.modules)  # the worker imports them too
     if expected_calls is not None:
         budget = min(budget, _affordable(own, problem, expected_calls))
     left = max(budget - (time.monotonic() - started), LEAST_BUDGET)
@@ -119,7 +118,7 @@ def compile(
     if options["model"] not in ("auto", "none"):
         proposers.checkpoint_of(options["model"])  # a folder that holds none is told before a search
     proposed = proposers.Proposers(problem, options["model"], left, max_candidates)
-    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, modules, estimated)
+    outcome = search(problem, own, iter(proposed), left, max_candidates, seed, baselines.imported(), estimated)
     outcome.notes += proposed.ended().notes
     written = {"model_ms": proposed.ms, "model": proposed.report}
     kernel = _kernel(outcome, matrix, problem, options, started, written)

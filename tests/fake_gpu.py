@@ -498,6 +498,16 @@ def plain(argument):
     return argument.value if hasattr(argument, "value") else argument
 
 
+def on_device(host: np.ndarray, stream: int | None = None):
+    """A copy of an array on the GPU, in its order; stream: what made it was begun in, None asks nobody to wait."""
+    from sparsegen import device_arrays, gpu
+
+    made = device_arrays.DeviceArray(gpu.get(0), host.shape, host.dtype, "C" if host.flags.c_contiguous else "F")
+    made.set(host)
+    made.stream = stream
+    return made
+
+
 def install(options: dict | None = None, put=setattr, cusparse: CuSparse | None = None) -> Driver:
     """Make the package see a GPU in this process and in the workers it starts. put: pytest's monkeypatch.setattr."""
     from sparsegen import fence, gpu, nvrtc

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import scipy.io
 import scipy.sparse as sp
 
-from sparsegen import engine, fence, templates, timing
+from sparsegen import engine, fence, gallery, templates, timing
 from sparsegen.candidate import Candidate, instances, parse
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Facts, Problem
@@ -164,6 +165,15 @@ def together(count: int, call) -> list:
 
 
 __all__ = ["BUDGET", "Facts", "checksum", "kernel_of", "problem_of", "right", "template", "together", "user_kernel"]
+
+
+def folder_of(tmp_path: Path, count: int) -> Path:
+    """So many small matrices, each another one."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(count):
+        scipy.io.mmwrite(folder / f"m{number:03}.mtx", gallery.uniform(31 + number, 29, 97, seed=7100 + number))
+    return folder
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from support import asked_in_turns
+from support import asked_in_turns, folder_of
 
 import sparsegen
 from sparsegen import gallery, matrices, timing
@@ -36,15 +36,6 @@ QUICK = run.Settings(target="cpu", budget=0.0, threads=1, model="none", seed=712
 def _own_places(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARSEGEN_HOME", str(tmp_path / "home"))
-
-
-def folder_of(tmp_path: Path, count: int) -> Path:
-    """So many small matrices, each another one."""
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for number in range(count):
-        scipy.io.mmwrite(folder / f"m{number:03}.mtx", gallery.uniform(31 + number, 29, 97, seed=7100 + number))
-    return folder
 
 
 def planned(folder: Path, ops: str = "spmv", dtypes: str | None = None) -> list[Job]:

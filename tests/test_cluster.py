@@ -9,9 +9,9 @@ import types
 from pathlib import Path
 
 import pytest
-import scipy.io
+from support import folder_of
 
-from sparsegen import gallery, matrices
+from sparsegen import matrices
 from sparsegen.batch import bench, cluster, jobs, run
 from sparsegen.batch.jobs import Product
 from sparsegen.errors import SparsegenError, SparsegenValueError
@@ -101,10 +101,7 @@ class FakeRay(types.ModuleType):
 
 
 def set_of(tmp_path: Path, count: int):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for number in range(count):
-        scipy.io.mmwrite(folder / f"m{number}.mtx", gallery.uniform(23 + number, 19, 71, seed=7132 + number))
+    folder = folder_of(tmp_path, count)
     return jobs.planned(matrices.listed(folder), [Product()], folder)
 
 

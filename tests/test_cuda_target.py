@@ -11,6 +11,7 @@ import fake_gpu
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fake_gpu import on_device
 
 from sparsegen import candidate, composite, device_arrays, gpu, paths, ptx, values
 from sparsegen.errors import SparsegenError, SparsegenTypeError, SparsegenValueError
@@ -50,12 +51,6 @@ def planned(case, A, dtype, image=None, **options) -> cuda.Plan:
     data = [values.encode(case.encoding, A.data.astype(dtype), packed, problem.dtype) for packed in packs]
     image = image or cuda.load(cuda.build(cuda.unit(case, problem, packs)))
     return cuda.bind(image, case, problem, packs, [{"data": each} for each in data])
-
-
-def on_device(array: np.ndarray) -> device_arrays.DeviceArray:
-    made = device_arrays.DeviceArray(gpu.get(0), array.shape, array.dtype, "C" if array.flags.c_contiguous else "F")
-    made.set(array)
-    return made
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

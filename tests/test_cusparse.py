@@ -14,8 +14,9 @@ import fake_gpu
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fake_gpu import on_device
 
-from sparsegen import baselines, device_arrays, gallery, gpu
+from sparsegen import baselines, gallery
 from sparsegen.baselines import cusparse
 from sparsegen.errors import SparsegenError, SparsegenValueError
 from sparsegen.problem import Pattern, Problem
@@ -34,12 +35,6 @@ def library(monkeypatch):
 def problem(dtype=np.float64, op="spmv", k=1, layout="row", A=None):
     A = sp.random_array((41, 29), density=0.15, format="csr", dtype=dtype, rng=5) if A is None else A.astype(dtype)
     return A, Problem(op, Pattern.of(A), dtype=A.dtype, k=k, layout_b=layout, layout_c=layout, target="cuda")
-
-
-def on_device(array: np.ndarray) -> device_arrays.DeviceArray:
-    made = device_arrays.DeviceArray(gpu.get(0), array.shape, array.dtype, "C" if array.flags.c_contiguous else "F")
-    made.set(array)
-    return made
 
 
 PRODUCTS = [("spmv", 1, "row"), ("spmm", 3, "row"), ("spmm", 3, "column"), ("spmm", 1, "row")]

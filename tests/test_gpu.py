@@ -9,6 +9,7 @@ import fake_gpu
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fake_gpu import on_device
 from support import asked_in_turns
 
 import sparsegen
@@ -50,13 +51,6 @@ def install(monkeypatch):
     gc.collect()
     monkeypatch.undo()
     fake_gpu.remove()
-
-
-def on_device(array: np.ndarray, stream: int | None = None) -> device_arrays.DeviceArray:
-    made = device_arrays.DeviceArray(gpu.get(0), array.shape, array.dtype, "C" if array.flags.c_contiguous else "F")
-    made.set(array)
-    made.stream = stream
-    return made
 
 
 def kernel_of(**options) -> Kernel:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import sys
 from types import ModuleType
 
 from sparsegen.errors import SparsegenValueError
@@ -27,3 +28,8 @@ def get(name: str) -> ModuleType:
     if name not in names():
         raise SparsegenValueError(f"no baseline {name!r}; there are {', '.join(names())}")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def imported() -> tuple[str, ...]:
+    """Of the libraries that count only where the user has imported them, those that are: a worker imports them too."""
+    return tuple(name for name in ("torch", "cupy") if name in sys.modules)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from sparsegen import bandwidth, engine, inputs, matrices, parsed, record, targets, twins
 from sparsegen.batch.jobs import Job
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import SparsegenError, sentence
 from sparsegen.kernel import Kernel
 
 STORED_BYTES = 1 << 20  # of a file that the store of parsed matrices is worth it for
@@ -30,7 +30,7 @@ def measured(job: Job, settings: dict) -> dict:
     except MemoryError as error:
         return {**about, "fault": "memory", "message": f"out of the memory allowed: {error}"[:MOST_MESSAGE]}
     except (SparsegenError, OSError) as error:
-        said = " ".join(str(error).replace(job.path, job.name).split())
+        said = " ".join(sentence(error).replace(job.path, job.name).split())
         return {**about, "fault": "refused", "message": said[: 3 * MOST_MESSAGE]}
     except Exception as error:  # whatever else: the run goes on, and the record tells of it
         return {**about, "fault": "error", "message": f"{type(error).__name__}: {error}"[: 3 * MOST_MESSAGE]}

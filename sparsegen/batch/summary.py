@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsegen import index
+from sparsegen import index, metrics
 from sparsegen.batch.run import ENVIRONMENT, RECORDS
 from sparsegen.errors import SparsegenValueError
 from sparsegen.record import known
@@ -129,7 +129,7 @@ def spread(values: Sequence[float], names: Sequence[str], limits: Sequence[float
     worst = int(np.argmin(values))
     lost = [value < 1 - limit for value, limit in zip(values, limits, strict=True)] if limits is not None else []
     return {
-        "count": len(values), "geomean": float(np.exp(np.mean(np.log(values)))), "p10": float(p10),
+        "count": len(values), "geomean": metrics.geomean(values), "p10": float(p10),
         "median": float(median), "p90": float(p90), "losses": sum(lost), "worst": float(values[worst]),
         "worst_matrix": names[worst],
     }  # fmt: skip
