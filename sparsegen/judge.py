@@ -38,7 +38,8 @@ def instances(
     try:
         text = paths.read(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SparsegenValueError(f"cannot read the kernel file {kernel}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SparsegenValueError(f"cannot read the kernel file {kernel}: {reason}") from None
     language = {".cu": "cuda", ".cpp": "cpp"}.get(path.suffix)
     template = kernel_file.parse(text, name=path.stem, origin="user", language=language)
     op = template.op if op == "spmv" else op

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import playback
 from support import problem_of, template
 
-from sparsegen import candidate, gallery
+from sparsegen import candidate, gallery, templates
 from sparsegen.model import proposal
 from sparsegen.model.proposal import propose
 from sparsegen.model.sample import Sample
 from sparsegen.model.tokenizer import written
 
+ROOT = Path(__file__).resolve().parent.parent
 PROBLEM = problem_of(gallery.small()["stencil2d"], facts=None)
 SCALAR = written(template("csr_scalar", values="full"))
 SLICE = written(template("sell_slice", SLICE=8, SIGMA=1, BITS=32, values="full"))
@@ -51,6 +55,29 @@ def test_no_more_than_were_asked_for():
     played = playback.checkpoint(SCALAR, SLICE, WIDER, sure=40.0)
     assert [each.params.get("SLICE") for each in propose(PROBLEM, played, count=2)] == [None, 8]
     assert len(propose(PROBLEM, played).candidates) == 3
+
+
+def test_what_is_proposed_for_the_emulator_is_cuda():
+    file = next(each for each in templates.load("cuda") if (each.op, each.name) == ("spmv", "csr_vector"))
+    vector = written(next(candidate.instances(file)))
+    asked = problem_of(gallery.small()["stencil2d"], facts=None, target="emulator")
+    found = propose(replace(asked, device="emulator sm_80"), playback.checkpoint(vector, sure=40.0), count=1)
+    assert [(each.language, each.format) for each in found] == [("cuda", "csr")]
+
+
+def test_the_shipped_model_needs_nothing_more_than_every_install_has():
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "transformers", "tokenizers"))
+from sparsegen import engine, gallery
+from sparsegen.model import checkpoint, grammar
+from sparsegen.model.proposal import propose
+problem = engine.problem_of(gallery.stencil2d(31, 29), threads=1, facts=None)
+found = propose(problem, checkpoint.default(grammar.VERSION), count=2)
+print(found.samples, found.unfinished, len(found.candidates) > 0)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.split() == ["2", "0", "True"]
 
 
 def test_proposals_for_a_deterministic_problem():

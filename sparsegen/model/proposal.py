@@ -37,6 +37,8 @@ def propose(problem: Problem, checkpoint, count: int = COUNT, *, seconds: float 
     The likeliest header comes first. seconds: for all of it, after which what is unfinished is given up.
     """
     started = time.perf_counter()
+    if problem.target == "emulator":  # which executes what is written for a GPU
+        problem = replace(problem, target="cuda")
     recipe, grammar = checkpoint.recipe, Grammar(problem)
     structure = encoder.encode(problem, recipe.embedding, recipe.tokens)
     encoded = time.perf_counter()

@@ -1,18 +1,18 @@
 """The text that the generator writes, and its tokens: byte-level BPE (Sennrich et al. 2016) over pairs of code words.
 
-Learning and encoding use the `tokenizers` library; decoding, all that a shipped model needs, is this file and the JSON.
+Learning uses the `tokenizers` library; what a shipped model does, encoding and decoding, needs this file and the JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sparsegen import candidate, paths
 from sparsegen.candidate import Candidate
@@ -24,6 +24,7 @@ SPECIAL = (" pad", " end", " cuda", " cpp")  # names with a space stand for no t
 LEAST = 256 + len(SPECIAL)
 MOST_BYTES = 1 << 24  # of a file
 MOST_PIECE = 256  # characters
+MOST_KEPT = 1 << 16  # pieces whose ids are remembered
 
 # What merges may join: two words with the marks around them, no further than a statement. Longer pieces make shorter
 # kernels of the templates, but longer ones of what is unlike them. A digit is alone, so that numbers are spelled.
@@ -32,6 +33,7 @@ PIECES = (
     rf"(?:\n *| )?(?:{_MARKS}*{_WORD}{_MARKS}*|{_MARKS}+)(?:(?<![;{{}}]) (?:{_WORD}{_MARKS}*|{_MARKS}+))?"
     r"| ?\d|\n *|\s"
 )
+_CUT = re.compile(f"({PIECES})")
 
 
 def written(each: Candidate) -> str:
@@ -74,7 +76,8 @@ class Tokenizer:
         if not sound or tuple(names[: len(SPECIAL)]) != SPECIAL:
             raise SparsegenValueError("the tokenizer is not one that Tokenizer.save wrote; learn or load another")
         self._text = text
-        self._library: Any = None
+        self._merges: dict[tuple[int, int], tuple[int, int]] | None = None  # of two ids: its rank, and the id of both
+        self._ids: dict[str, list[int]] = {}  # of pieces met before
         self.size = len(names)
         self.digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -84,10 +87,15 @@ class Tokenizer:
         if size < LEAST:
             raise SparsegenValueError(f"a vocabulary of {size}; every byte and the special tokens are {LEAST} already")
         try:
-            from tokenizers import models, trainers
+            import tokenizers
+            from tokenizers import models, pre_tokenizers, trainers
         except ImportError:
-            raise _missing("learning a tokenizer") from None
-        learner = _library(models.BPE())
+            needs = "learning a tokenizer needs the tokenizers library"
+            raise SparsegenError(f"{needs}; pip install 'sparsegen[train]'") from None
+        learner = tokenizers.Tokenizer(models.BPE())
+        pieces = pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated")
+        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        learner.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
         learner.train_from_iterator(
             texts,
             trainers.BpeTrainer(
@@ -117,26 +125,13 @@ class Tokenizer:
         file cuts texts in another way than `learn` does now: a pattern of its own might take forever."""
         if not isinstance(text, str):
             raise SparsegenTypeError(f"encode takes a str, not a {type(text).__name__}")
-        if self._library is None:
-            try:
-                from tokenizers import models
-            except ImportError:
-                raise _missing("encoding a text") from None
-            table = json.loads(self._text)
-            try:
-                merges = [tuple(pair) for pair in table["model"]["merges"]]
-                library = _library(models.BPE(table["model"]["vocab"], merges))
-                same = table["pre_tokenizer"] == json.loads(library.to_str())["pre_tokenizer"]
-            except Exception:  # the library has no class of its own for them
-                same = False
-            if not same:
-                raise SparsegenValueError("the tokenizer cannot encode: it is not as `learn` makes it; learn another")
-            self._library = library
+        if self._merges is None:
+            self._merges = self._learned()
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise SparsegenValueError(f"the text is not Unicode that UTF-8 can say: {error}") from None
-        return self._library.encode(text, add_special_tokens=False).ids
+        return [id for piece in filter(None, _CUT.split(text)) for id in self._joined(piece)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ones say nothing, bytes that are no UTF-8 become U+FFFD."""
@@ -147,6 +142,47 @@ class Tokenizer:
         if not 0 <= id < self.size:
             raise SparsegenValueError(f"token {id}; ids are 0 to {self.size - 1}")
         return self._pieces[id]
+
+    def _learned(self) -> dict[tuple[int, int], tuple[int, int]]:
+        table = json.loads(self._text)
+        try:
+            vocabulary = table["model"]["vocab"]
+            sound = table["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] == PIECES
+            self._alphabet = [vocabulary[character] for character in sorted(_bytes(), key=_bytes().__getitem__)]
+            merges = {
+                (vocabulary[one], vocabulary[other]): (rank, vocabulary[one + other])
+                for rank, (one, other) in enumerate(table["model"]["merges"])
+            }
+        except (ValueError, TypeError, KeyError, IndexError):
+            sound = False
+        if not sound:
+            raise SparsegenValueError("the tokenizer cannot encode: it is not as `learn` makes it; learn another")
+        self._first = dict.fromkeys(range(self.size), len(merges))  # of an id: the first rank of a pair with it
+        for pair, (rank, _) in reversed(merges.items()):
+            self._first.update(dict.fromkeys(pair, rank))
+        return merges
+
+    def _joined(self, piece: str) -> list[int]:
+        """The ids of a piece: its bytes, of which the pair that was learned first is joined until none is left."""
+        if piece in self._ids:
+            return self._ids[piece]
+        merges = self._merges or {}
+        ids = [self._alphabet[byte] for byte in piece.encode()]
+        while known := [(merges[pair], pair) for pair in itertools.pairwise(ids) if pair in merges]:
+            (rank, both), pair = min(known)
+            everywhere, joined = self._first[both] > rank, ids[:1]  # else what comes of one place may be joined first
+            for at, id in enumerate(ids[1:], 2):
+                if (joined[-1], id) == pair:
+                    joined[-1] = both
+                    if not everywhere:
+                        joined += ids[at:]
+                        break
+                else:
+                    joined.append(id)
+            ids = joined
+        if len(self._ids) < MOST_KEPT and len(piece) <= MOST_PIECE:
+            self._ids[piece] = ids
+        return ids
 
 
 @cache
@@ -159,19 +195,3 @@ def _bytes() -> dict[str, int]:
 
 def _spelled(name: str) -> bytes:
     return b"" if " " in name else bytes(_bytes()[character] for character in name)
-
-
-def _library(model: Any) -> Any:
-    """The tokenizer of the library that cuts as PIECES says."""
-    import tokenizers
-    from tokenizers import pre_tokenizers
-
-    made = tokenizers.Tokenizer(model)
-    pieces = pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated")
-    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
-    return made
-
-
-def _missing(what: str) -> SparsegenError:
-    return SparsegenError(f"{what} needs the tokenizers library; pip install 'sparsegen[train]'")
