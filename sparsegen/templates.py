@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from sparsegen import candidate, composite, formats, paths, values
+from sparsegen import candidate, composite, formats, paths, prelude, values
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Pattern, Problem
@@ -67,6 +67,8 @@ def refusal(each: Candidate, problem: Problem) -> str | None:
     """One sentence why this candidate cannot be used for the problem, or None."""
     if problem.deterministic and re.search(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b", each.source):
         return "the order of its atomic additions is not the same in every run"
+    if prelude.turns(each) and problem.layout_b == "row":
+        return "B is stored by rows already"
     return values.feasible(each.encoding, problem) or composite.feasible(each, problem)
 
 
