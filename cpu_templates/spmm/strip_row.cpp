@@ -16,12 +16,13 @@ extern "C" void spmm(SIZES, STRIP_ARRAYS, const VALUE* B, VALUE* C, EPILOGUE, in
     for (int64_t strip = begin; strip < end; ++strip) {
         const OFFSET first = indptr[strip], past = indptr[strip + 1];
         for (int64_t column = 0; column < k; column += TILE * WIDTH) {
+            const bool held = past > first && HELD_BY_B(int64_t(indices[past - 1]), column + TILE * WIDTH);
             vector sums[R * TILE] = {};
             for (OFFSET p = first; p < past; ++p)
 #pragma GCC unroll 4
                 for (int64_t t = 0; t < TILE; ++t) {
                     const int64_t from = int64_t(indices[p]), at = column + t * WIDTH;
-                    const vector b = column + TILE * WIDTH <= k ? ROW_OF_B(from, at) : END_OF_B(from, at);
+                    const vector b = held ? ROW_OF_B(from, at) : END_OF_B(from, at);
 #pragma GCC unroll 6
                     for (int64_t r = 0; r < R; ++r) sums[r * TILE + t] += splat(VALUE_AT(int64_t(p) * R + r)) * b;
                 }
