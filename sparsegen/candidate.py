@@ -18,6 +18,7 @@ grammar of the header:
     [params]                              # one value each
     [tune]                                # lists: the file stands for every combination
     values = ["full", "f32"]              # see values.py; every other name becomes a macro
+    TURN_B = [0, 1]                       # C++, SpMM: 1 has the host copy a B stored by columns into rows at every call
     [[part]]                              # a composite: parts of the rows, run in order, later ones accumulate
     select = "dense_rows"                 # see composite.py
     format = "dcsr"
