@@ -141,7 +141,8 @@ def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
                  mean(old), mean(first), first.min()]
         shown = [f"{each:.2f}" if isinstance(each, float) else str(each) for each in cells]
         table.append("| " + " | ".join(shown) + " |")
-    path.with_suffix(".md").write_text(f"`{about['command']}`\n\nCommit {about['commit']}.\n\n" + "\n".join(table) + "\n")
+    head = f"`{about['command']}`\n\nCommit {about['commit']}, seed {about['seed']}, {about['device']}.\n\n"
+    path.with_suffix(".md").write_text(head + "\n".join(table) + "\n")
     print("\n".join(table))
 
 

@@ -100,6 +100,11 @@ class Candidate:
         return self.name.removeprefix(prefix) or self.name
 
     @property
+    def turns(self) -> bool:
+        """Whether the host copies a B stored by columns into rows before every call."""
+        return self.language == "cpp" and self.op == "spmm" and self.params.get("TURN_B") == 1
+
+    @property
     def encoding(self) -> str:
         return str(self.params.get("values", "full"))
 

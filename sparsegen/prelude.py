@@ -56,7 +56,7 @@ def macros(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> d
         "LOCAL": "INDEX",
         "CONSTANT_VALUES": str(int(encoding == "constant")),
         "CHECK_FINITE": str(int(checks_finite(candidate))),
-        "B_BY_ROW": str(int(problem.layout_b == "row" or turns(candidate))),
+        "B_BY_ROW": str(int(problem.layout_b == "row" or candidate.turns)),
         "C_BY_ROW": str(int(problem.layout_c == "row")),
         "SIZES": ", ".join(f"int64_t {name}" for name in ["m", "n", "nnz", *op.SIZES]),
         "SCRATCH_ARRAYS": "".join(f"{kind}* {name}, " for name, (kind, _) in candidate.scratch.items()),
@@ -69,11 +69,6 @@ def macros(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> d
         defined |= {name: str(value) for name, value in candidate.format_params(part).items()}
         defined |= packed.baked
     return defined | {name: str(value) for name, value in candidate.params.items() if name != "values"}
-
-
-def turns(candidate: Candidate) -> bool:
-    """Whether the host copies a B stored by columns into rows before every call: a kernel says TURN_B = 1."""
-    return candidate.language == "cpp" and candidate.op == "spmm" and candidate.params.get("TURN_B") == 1
 
 
 def checks_finite(candidate: Candidate) -> bool:

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from sparsegen import candidate, composite, formats, paths, prelude, values
+from sparsegen import candidate, composite, formats, paths, values
 from sparsegen.candidate import Candidate
 from sparsegen.errors import SparsegenValueError
 from sparsegen.problem import Pattern, Problem
@@ -67,7 +67,7 @@ def refusal(each: Candidate, problem: Problem) -> str | None:
     """One sentence why this candidate cannot be used for the problem, or None."""
     if problem.deterministic and re.search(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b", each.source):
         return "the order of its atomic additions is not the same in every run"
-    if prelude.turns(each) and problem.layout_b == "row":
+    if each.turns and problem.layout_b == "row":
         return "B is stored by rows already"
     return values.feasible(each.encoding, problem) or composite.feasible(each, problem)
 
@@ -189,7 +189,7 @@ def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
 
 # nanoseconds, fitted to measured times of all instances on some dozens of matrices in float64
 SPMM_COST = {
-    "unit": 0.15, "slot": 0.12, "wait": 0.5, "row": 1.5, "tail": 0.3,  # of what does not grow with the vectors
+    "unit": 0.15, "slot": 0.12, "wait": 0.4, "row": 1.5, "ways": 0.25, "tail": 0.3,  # of what does not grow with the vectors
     "load": 0.06, "multiply": 0.1, "gather": 0.25, "pass": 0.05,  # of a vector, or a number of B stored by columns
     "far": 0.25, "ahead": 0.5, "fetch": 0.1,  # of B beyond a cache; what is left of it where it was fetched ahead
     "store_row": 0.5, "store": 0.6, "stream": 1.2, "stream_far": 0.7, "scatter": 0.4, "sell_store": 0.2,
@@ -201,7 +201,7 @@ def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
     """As `_cpu_spmv`, of all k columns: what is loaded, multiplied, waited for, fetched from afar, stored, turned."""
     pattern, k, cost = problem.pattern, problem.k, SPMM_COST
     params = {name: value for name, value in each.params.items() if isinstance(value, int)}
-    format, turned, item = each.parts[0].format, prelude.turns(each), problem.dtype.itemsize
+    format, turned, item = each.parts[0].format, each.turns, problem.dtype.itemsize
     by_row, stored_by_row = problem.layout_b == "row" or turned, problem.layout_c == "row"
     R, S, tile = params.get("R", 1), params.get("S", 1), params.get("TILE", 1)
     bytes_b, results = pattern.n * k * item, pattern.m * k
@@ -224,23 +224,23 @@ def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
     width = lanes * item / VECTOR
     passes = -(-k // (tile * lanes))
     vectors = passes * tile
-    slots = pattern.nnz / features.fill(R, S) if format in ("bsr", "strip") else float(pattern.nnz)
+    filled = pattern.nnz / features.fill(R, S) if format in ("bsr", "strip") else float(pattern.nnz)
     ways = 2 if "AHEAD" in params else params.get("WAYS", 1)
     # of each row of B that R rows of A share: its vectors, and sums of one vector that wait for each other
     shared = passes * (cost["unit"] / S + cost["wait"] / min(tile * R * ways, 4))
-    shared += vectors * (cost["load"] * width if by_row else cost["gather"] * lanes)
-    time = slots / R * shared + slots * (passes * cost["slot"] + vectors * width * cost["multiply"])
+    shared += vectors * (cost["load"] * (1 + width) / 2 if by_row else cost["gather"] * lanes)
+    time = filled / R * shared + filled * (passes * cost["slot"] + vectors * (1 + width) / 2 * cost["multiply"])
     if R * tile * ways > 24:  # registers
-        time += slots * vectors * 0.15
+        time += filled * vectors * 0.15
     if k % (tile * lanes):
         time *= 1 + cost["tail"]
-    far = slots / R * k * item / VECTOR * features.scatter * min(max(np.log2(max(bytes_b, 1) / CACHE) + 1, 0), 4) / 2
+    far = filled / R * k * item / VECTOR * features.scatter * min(max(np.log2(max(bytes_b, 1) / CACHE) + 1, 0), 4) / 2
     time += far * cost["far"] * (cost["ahead"] if params.get("AHEAD") else 1)
-    time += slots / R * vectors * cost["fetch"] if params.get("AHEAD") else 0
+    time += filled / R * vectors * cost["fetch"] if params.get("AHEAD") else 0
     stored = pattern.m * (passes * cost["store_row"] + vectors * width * cost["store"])
     if params.get("STREAM") and stored_by_row:
         stored *= cost["stream_far" if bytes_b + results * item > 3 * CACHE else "stream"]
-    return time + pattern.m / R * passes * cost["row"] + stored + outside
+    return time + pattern.m / R * passes * cost["row"] * (1 + cost["ways"] * (ways - 1)) + stored + outside
 
 
 def _cuda(each: Candidate, problem: Problem, features: Features) -> float:

@@ -251,12 +251,12 @@ def bind(
     threads: how many share a call. x is (n,) or (n, k), y (m,) or (m, k), in the problem's dtype and layouts.
     """
     pattern, launches, later = problem.pattern, [], False
-    row_b, row_c, turned = problem.layout_b == "row", problem.layout_c == "row", prelude.turns(candidate)
+    row_b, row_c, turned = problem.layout_b == "row", problem.layout_c == "row", candidate.turns
     pieces = 1 if threads == 1 else threads * PIECES
     for part, packed, own in zip(candidate.parts, packs, arrays, strict=True):
         sizes = {
-            "m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": problem.k,
-            "ldb": problem.k if row_b or turned else pattern.n, "ldc": problem.k if row_c else pattern.m, **packed.sizes,
+            "m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": problem.k, **packed.sizes,
+            "ldb": problem.k if row_b or turned else pattern.n, "ldc": problem.k if row_c else pattern.m,
         }  # fmt: skip
         cuts = formats.get(part.format).cuts(packed, pieces)
         for launch in part.launches:
