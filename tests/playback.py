@@ -44,6 +44,7 @@ class Playback:
         self.texts = [[*Characters().encode(text), END] for text in texts]
         self.sure = sure
         self.widths: list[int] = []  # samples of each step
+        self.reads: list[int] = []  # tokens of each reading
 
     def remember(self, batch) -> int:
         return len(batch.mask)
@@ -62,8 +63,18 @@ class Playback:
         state.position += 1
         return logits
 
+    def read(self, state, tokens: np.ndarray) -> np.ndarray:
+        self.reads.append(tokens.shape[1])
+        return np.stack([self.step(state, column) for column in tokens.T], 1)
+
     def keep(self, state: Playing, rows: np.ndarray) -> Playing:
         return Playing(state.rows[rows], state.position)
+
+    def fork(self, state, rows: np.ndarray):
+        return self.keep(state, rows)
+
+    def back(self, state: Playing, position: int) -> None:
+        state.position = min(position, state.position)
 
 
 class Mixture(Playback):
@@ -95,6 +106,10 @@ class Mixture(Playback):
 
     def keep(self, state: list[list[int]], rows: np.ndarray) -> list[list[int]]:
         return [list(state[row]) for row in rows]
+
+    def back(self, state: list[list[int]], position: int) -> None:
+        for past in state:
+            del past[position:]
 
 
 def checkpoint(*texts: str, **options) -> SimpleNamespace:

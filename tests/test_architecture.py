@@ -20,10 +20,11 @@ LAYERS = """
     matrices candidate model.encoder
     inputs composite model.tokenizer model.decoder model.expression
     prelude templates model.generator
-    metrics
+    metrics model.guesses
     screen model.checkpoint
     targets baselines model.vocabulary
-    bandwidth worker evaluate record model.header model.body
+    bandwidth
+    worker evaluate record model.header model.body
     binding search model.grammar
     report model.sample
     kernel artifact model.beam
@@ -34,6 +35,7 @@ LAYERS = """
     judge doctor train train.rewards train.techniques train.policy train.families train.run
     train.measure train.texts train.log train.fit
     train.corpus
+    train.lines
     train.examples train.verdicts
     train.pretrain train.sft train.rl
     train.publish

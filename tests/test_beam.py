@@ -12,10 +12,11 @@ import pytest
 from playback import FIRST, SIZE, Characters, Mixture
 from support import problem_of, template
 
-from sparsegen import gallery
+from sparsegen import gallery, templates
+from sparsegen.candidate import instances
 from sparsegen.errors import SparsegenValueError
 from sparsegen.model import decoder as decoders
-from sparsegen.model import encoder, recipe
+from sparsegen.model import encoder, guesses, recipe
 from sparsegen.model.beam import beam
 from sparsegen.model.grammar import Grammar
 from sparsegen.model.sample import sample
@@ -139,28 +140,94 @@ def test_out_of_time(monkeypatch):
     moments = itertools.count(step=0.25)
     monkeypatch.setattr(time, "monotonic", lambda: next(moments))
     ((each,),) = searched(Mixture([SCALAR], sure=SURE), 2, seconds=1.0)
-    assert (each.text, each.finished, each.stopped) == (SCALAR[:4], False, "out of time")
+    assert SCALAR.startswith(each.text) and 3 <= len(each.text) <= 5
+    assert (each.finished, each.stopped) == (False, "out of time")
 
 
-@pytest.mark.parametrize(("seconds", "finished"), [(4.0, 3), (1.6, 1), (0.5, 0)])
-def test_short_of_time_the_likeliest_is_written_to_its_end(monkeypatch, seconds, finished):
-    """Three texts take three times as long as one: in less time than that, one is better than parts of three, and the
-    likeliest better than the shortest."""
-    now = [0.0]
+class Paced(Mixture):
+    """It takes a second to read a token of a sample."""
 
-    class Paced(Mixture):
-        def step(self, state, tokens):
-            now[0] += len(tokens)
-            return super().step(state, tokens)
+    now = 0.0
 
+    def step(self, state, tokens):
+        self.now += len(tokens)
+        return super().step(state, tokens)
+
+
+@pytest.mark.parametrize(("part", "finished"), [(1.1, 3), (0.9, 2), (0.6, 1), (0.4, 0), (0.1, 0)])
+def test_short_of_time_the_likeliest_are_written_to_their_end(monkeypatch, part, finished):
+    """In the order of their headers, not the shortest first. All three, of which headers are read together, take 1."""
     texts = [SLICES[8], SLICES[16], SCALAR]
-    most = max(map(len, texts)) + 1
-    monkeypatch.setattr("sparsegen.model.beam.time", SimpleNamespace(monotonic=lambda: now[0]))
     assert len(SCALAR) < len(SLICES[8])
-    (group,) = searched(Paced(texts, [0.5, 0.3, 0.2], sure=SURE, longest=most), 3, seconds=seconds * most)
+    decoder = Paced(texts, [0.5, 0.3, 0.2], sure=SURE)
+    monkeypatch.setattr("sparsegen.model.beam.time", SimpleNamespace(monotonic=lambda: decoder.now))
+    (whole,) = searched(decoder, 3)
+    needed, decoder.now = decoder.now, 0.0
+    assert [each.text for each in whole] == texts
+    (group,) = searched(decoder, 3, seconds=part * needed)
     assert [each.text for each in group if each.finished] == texts[:finished]
     assert {each.stopped for each in group if not each.finished} <= {"out of time"}
     assert len(group) == 3
+
+
+def known(*texts: str):
+    """The guess that any text may be among these."""
+    return lambda header: [[*Characters().encode(text), END] for text in texts if text.startswith(header + "*/")]
+
+
+def test_what_is_guessed_right_is_read_at_once_and_changes_nothing():
+    texts, weights = [SLICES[8], VECTOR, SLICES[16]], [0.5, 0.3, 0.2]
+    plain, guided = Mixture(texts, weights, sure=SURE), Mixture(texts, weights, sure=SURE)
+    slow = searched(plain, 3)[0]
+    quick = searched(guided, 3, guess=known(SCALAR, *texts[:2]))[0]
+    for one, other in zip(slow, quick, strict=True):
+        assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-6)
+    assert [each.text for each in quick] == texts and set(plain.reads) == {1}
+    body = len(SLICES[8]) - len(header(SLICES[8])) - 2
+    assert guided.reads[0] == body + 1  # all of it, and what closed the header
+    # what csr_scalar and csr_vector share was guessed as either, and where they part the other one was known
+    assert sum(length > 1 for length in guided.reads) == 3
+    assert guided.reads.count(1) == len(SLICES[16]) - len(header(SLICES[16])) - 2 + 1
+
+
+def test_a_wrong_guess_costs_a_reading_alone():
+    wrong = SLICES[8].replace("{", "{ ;")
+    for guess in (known(wrong), known(SLICES[8][:-9]), known(header(SLICES[8]) + "*/"), lambda header: [[], [END]]):
+        decoder = Mixture([SLICES[8], SCALAR], [0.6, 0.4], sure=SURE)
+        (group,) = searched(decoder, 2, guess=guess)
+        assert [(each.text, each.finished) for each in group] == [(SLICES[8], True), (SCALAR, True)]
+    decoder = Guided(GUIDE, 20263)
+    plain, guided = (searched(decoder, 3, guess=each)[0] for each in (guesses.none, known(*GUIDE, VECTOR)))
+    for one, other in zip(plain, guided, strict=True):
+        assert (one.tokens, one.stopped) == (other.tokens, other.stopped)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize("longest", [len(header(SCALAR)) + 2, len(header(SCALAR)) + 9, len(SCALAR) - 30])
+def test_a_guess_ends_where_a_text_must(longest):
+    (group,) = searched(Mixture([SCALAR], sure=SURE, longest=longest), 2, guess=known(SCALAR))
+    assert [(each.text, each.stopped) for each in group] == [(SCALAR[:longest], "too long")]
+
+
+def test_a_guess_that_the_screen_refuses_is_hopeless():
+    wrong = SLICES[8].replace("vector sum = {};", "vector sum = x;")
+    (group,) = searched(Mixture([wrong, SCALAR], [0.7, 0.3], sure=SURE), 2, guess=known(wrong, SCALAR))
+    assert [each.finished for each in group] == [False, True] and group[0].stopped.startswith("hopeless")
+
+
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_guesses_are_the_bodies_of_templates(language):
+    guess = guesses.of(language, "spmv", Characters())
+    files = [each for each in templates.load(language) if each.op == "spmv"]
+    for file in files:
+        for each in instances(file):
+            text = written(each)
+            assert [*Characters().encode(text), END] in guess(header(text))
+    other = header(SLICES[8]).replace("SLICE = 8", "SLICE = 64")  # a header that no template has
+    if language == "cpp":
+        assert Characters().decode(guess(other)[0][:-1]) == SLICES[8].replace("SLICE = 8", "SLICE = 64")
+    assert guess("/* something else ") == [] and guesses.none(header(SCALAR)) == ()
 
 
 def test_no_more_texts_than_asked_for_and_none_followed_that_cannot_be_among_them():
@@ -222,8 +289,19 @@ class Guided(Mixture):
     def step(self, state, tokens):
         return self.real.step(state[0], tokens) + super().step(state[1], tokens)
 
+    def read(self, state, tokens):
+        played = [Mixture.step(self, state[1], column) for column in tokens.T]
+        return self.real.read(state[0], tokens) + np.stack(played, 1)
+
     def keep(self, state, rows):
         return self.real.keep(state[0], rows), super().keep(state[1], rows)
+
+    def fork(self, state, rows):
+        return self.real.fork(state[0], rows), super().keep(state[1], rows)
+
+    def back(self, state, position):
+        self.real.back(state[0], position)
+        super().back(state[1], position)
 
 
 GUIDE = [SCALAR, *SLICES.values(), *(text.replace("BITS = 32", "BITS = 16") for text in SLICES.values())]

@@ -80,6 +80,44 @@ def test_torch_and_numpy_agree(model, rows):
         np.testing.assert_allclose(logits, expected[:, t], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("parts", [(150,), (1, 149), (1, 13, 1, 2, 100, 33)], ids=str)
+def test_tokens_may_be_read_together_forgotten_and_read_again(model, parts):
+    rows, rng = [2, 0, 1, 2], np.random.default_rng(7027)
+    given = batch(ODD, LENGTHS, 31)
+    tokens = rng.integers(0, ODD.vocabulary, (len(rows), ODD.longest))
+    expected = taught(model, given, rows, tokens)
+    numpy_model = Decoder(ODD, model.weights())
+    state = numpy_model.start(numpy_model.remember(given), np.array(rows))
+    done = 0
+    for part in parts:
+        wrong = rng.integers(0, ODD.vocabulary, (len(rows), min(part + 3, ODD.longest - done)))
+        numpy_model.read(state, wrong)
+        numpy_model.back(state, done)
+        logits = numpy_model.read(state, tokens[:, done : done + part])
+        np.testing.assert_allclose(logits, expected[:, done : done + part], atol=1e-4, rtol=1e-4)
+        done += part
+    assert state.position == done == ODD.longest
+    numpy_model.back(state, done + 7)
+    assert state.position == done
+
+
+def test_a_fork_goes_its_own_way(model):
+    """And what it came from goes on as if there were none."""
+    rows, given = [0, 2], batch(ODD, LENGTHS, 37)
+    tokens = np.random.default_rng(7043).integers(0, ODD.vocabulary, (3, 30))
+    whole = np.stack([tokens[0], tokens[1], [*tokens[1, :11], *tokens[2, 11:]]])
+    expected = taught(model, given, [0, 2, 2], whole)
+    numpy_model = Decoder(ODD, model.weights())
+    state = numpy_model.start(numpy_model.remember(given), np.array(rows))
+    numpy_model.read(state, tokens[:2, :11])
+    forked = numpy_model.fork(state, np.array([1]))
+    for t in range(11, 30):
+        np.testing.assert_allclose(numpy_model.step(forked, tokens[2:, t])[0], expected[2, t], atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(numpy_model.step(state, tokens[:2, t]), expected[:2, t], atol=1e-4, rtol=1e-4)
+    alone = numpy_model.fork(forked, np.array([0]))
+    assert alone is not forked and not np.shares_memory(alone.keys, forked.keys)
+
+
 def test_what_is_dropped_does_not_change_what_is_kept(model):
     """Whether slots lie idle, are moved, permuted or repeated."""
     given = batch(ODD, LENGTHS, 37)
@@ -269,6 +307,9 @@ def test_misuse_is_one_clear_error(model):
         numpy_model.step(state, np.array([CPP, CPP]))
     with pytest.raises(SparsegenValueError, match="150 tokens at most"):
         numpy_model.step(state, np.array([CPP, CPP]))
+    numpy_model.back(state, 140)
+    with pytest.raises(SparsegenValueError, match="150 tokens at most"):
+        numpy_model.read(state, np.full((2, 11), CPP))
     with pytest.raises(SparsegenValueError, match="no samples"):
         numpy_model.keep(state, np.array([], int))
 

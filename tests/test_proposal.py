@@ -66,7 +66,7 @@ def test_out_of_time_nothing_is_proposed():
 def test_reading_the_matrix_takes_of_the_time(monkeypatch):
     asked = []
     ticks = iter([5.0, 8.0, 9.0])
-    monkeypatch.setattr(proposal, "beam", lambda *_, seconds: asked.append(seconds) or [[]])
+    monkeypatch.setattr(proposal, "beam", lambda *_, seconds, guess: asked.append(seconds) or [[]])
     monkeypatch.setattr(proposal, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     found = propose(PROBLEM, playback.checkpoint(SCALAR), seconds=3.5)
     assert asked == [0.5]

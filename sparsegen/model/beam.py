@@ -3,7 +3,9 @@
 This is the declared decoding of compiling and evaluation. The header of a kernel file decides (format, parameters,
 launches) and the body nearly always follows from it: samples differ little below a header, so each text here has a
 header of its own. Two kernels under one header (csr_scalar and csr_vector) are one choice, the likelier. Nothing is
-random. Headers are ranked by their probability under the model itself; the grammar only strikes out.
+random. Headers are ranked by their probability under the model itself; the grammar only strikes out. Bodies are written
+one after the other, below the likeliest header first; what may come next is guessed, so that many tokens are read at
+once where the guess is right.
 """
 
 from __future__ import annotations
@@ -12,18 +14,19 @@ import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sparsegen.errors import SparsegenValueError
-from sparsegen.model import encoder
+from sparsegen.model import encoder, guesses
 from sparsegen.model.grammar import Grammar, State
+from sparsegen.model.guesses import Guesses
 from sparsegen.model.sample import MOST_TRIES, Sample, log_softmax
 from sparsegen.model.tokenizer import END, START
 
 WIDTH = 6  # headers followed at once
 CHOICES = 8  # tokens considered after each of them
-PATIENCE = 16  # tokens between two looks at the pace
 OUT_OF_TIME = "out of time"
 
 
@@ -37,13 +40,14 @@ def beam(
     width: int = WIDTH,
     longest: int | None = None,
     seconds: float | None = None,
+    guess: Guesses = guesses.none,
 ) -> list[list[Sample]]:
     """For each structure up to `count` texts with different headers, the likeliest header first.
 
     Texts that could not be finished say why in `stopped`, as in `sample`; headers that no likely token could go on with
     come last, where there are fewer others than `count`. longest: tokens of a text, at most the recipe's. seconds: for
-    all of it; where that is short the less likely headers are given up, so that the likeliest is written to its end,
-    and after it everything. What was given up was "out of time". Raises SparsegenValueError.
+    all of it; what is not written by then was given up "out of time". guess: of the language of the grammars; without
+    it the same is written, a token at a time. Raises SparsegenValueError.
     """
     if len(structures) != len(grammars):
         raise SparsegenValueError(
@@ -60,9 +64,9 @@ def beam(
     found = []
     for row, grammar in enumerate(grammars):
         state = decoder.start(memory, np.array([row]))
-        clock = None if seconds is None else _Clock(begun + seconds * (row + 1) / len(grammars), most)
-        drafts = _follow(decoder, state, grammar, pieces, count, max(width, count), most, clock)
-        found.append([each.sample(tokenizer) for each in drafts])
+        deadline = float("inf") if seconds is None else begun + seconds * (row + 1) / len(grammars)
+        writer = _Writer(decoder, pieces, guess, most, deadline)
+        found.append([each.sample(tokenizer) for each in writer.texts(state, grammar, count, max(width, count))])
     return found
 
 
@@ -101,68 +105,76 @@ class _Draft:
         return self.hopeless("no likely token may follow " + repr(self.state.text[-30:]))
 
 
-class _Clock:
-    """Whether a text of `most` tokens can still be finished by `deadline`, at the pace of the last few."""
-
-    def __init__(self, deadline: float, most: int) -> None:
-        self.looked, self.deadline, self.most = time.monotonic(), deadline, most
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() > self.deadline
-
-    def late(self, tokens: int) -> bool:
-        """To be asked at every token; it looks now and then, as the header's are slower than those of a body."""
-        if tokens % PATIENCE:
-            return False
-        now, before = time.monotonic(), self.looked
-        self.looked = now
-        return now + (now - before) / PATIENCE * (self.most - tokens) > self.deadline
-
-
 _Placed = tuple[int, _Draft]  # a draft, and the place among the samples of the decoder that it goes on from
 
 
-def _follow(
-    decoder, state, grammar: Grammar, pieces: list[str], count: int, width: int, most: int, clock: _Clock | None
-) -> list[_Draft]:
-    """The drafts of one structure, best first."""
-    live = [_Draft(grammar.start(), [], [])]
-    ended: list[_Draft] = []
-    dead: list[_Draft] = []
-    tokens = [START[grammar.language]]
-    while live:
-        logs = log_softmax(decoder.step(state, np.array(tokens)))
-        heads = [(place, each) for place, each in enumerate(live) if not each.header]
-        going, stuck = _headers(heads, logs, pieces, width)
-        going += [(place, _likeliest(each, logs[place], pieces)) for place, each in enumerate(live) if each.header]
-        going, over = _best(going, ended, count, most)
-        dead += stuck
-        ended += over
-        if clock and going:
-            going, late = _in_time(going, clock)
-            ended += late
-        places, live = [place for place, _ in going], [each for _, each in going]
-        if live and places != list(range(len(tokens))):
-            state = decoder.keep(state, np.array(places))
-        tokens = [each.tokens[-1] for each in live]
-    for group in (ended, dead):
-        group.sort(key=lambda each: -each.score)
-    return [*ended, *dead][:count]
+@dataclass
+class _Writer:
+    """Of one structure's texts."""
 
+    decoder: Any
+    pieces: list[str]
+    guess: Guesses
+    most: int  # tokens of a text
+    deadline: float
 
-def _in_time(going: list[_Placed], clock: _Clock) -> tuple[list[_Placed], list[_Draft]]:
-    """What goes on, and what there is no time for: of bodies the least likely first."""
-    drafts = [each for _, each in going]
-    late: list[_Draft] = []
-    behind = clock.late(len(drafts[0].tokens))
-    if clock.over:
-        late = drafts
-    elif len(drafts) > 1 and all(each.header for each in drafts) and behind:
-        late = [min(drafts, key=lambda each: each.score)]
-    for each in late:
-        each.stopped = OUT_OF_TIME
-    return [pair for pair in going if not pair[1].stopped], late
+    def texts(self, state, grammar: Grammar, count: int, width: int) -> list[_Draft]:
+        """The drafts, best first."""
+        closed, ended, dead = self._headers(state, grammar, count, width)
+        ended += [self._body(own, each) for each, own in closed]
+        for group in (ended, dead):
+            group.sort(key=lambda each: -each.score)
+        return [*ended, *dead][:count]
+
+    def _headers(self, state, grammar: Grammar, count: int, width: int):
+        """The `count` likeliest headers, each with its place in the decoder; those given up, and those that are stuck.
+
+        Of equal headers the likeliest is kept, and none is followed that `count` others are ahead of.
+        """
+        live, tokens = [_Draft(grammar.start(), [], [])], [START[grammar.language]]
+        closed: dict[str, tuple[_Draft, Any]] = {}
+        ended: list[_Draft] = []
+        dead: list[_Draft] = []
+        while live:
+            logs = log_softmax(self.decoder.step(state, np.array(tokens)))
+            going, stuck = _headers(list(enumerate(live)), logs, self.pieces, width)
+            dead += stuck
+            for place, each in going:
+                if each.header and (each.header not in closed or closed[each.header][0].score < each.score):
+                    closed[each.header] = each, self.decoder.fork(state, np.array([place]))
+            best = sorted(closed.values(), key=lambda pair: -pair[0].score)[:count]
+            least = best[-1][0].score if len(best) == count else float("-inf")
+            heads = [pair for pair in going if not pair[1].header and pair[1].score >= least]
+            ended += [each for _, each in heads if self._over(each)]
+            heads = [pair for pair in heads if not pair[1].stopped]
+            places, live = [place for place, _ in heads], [each for _, each in heads]
+            if live and places != list(range(len(tokens))):
+                state = self.decoder.keep(state, np.array(places))
+            tokens = [each.tokens[-1] for each in live]
+        return sorted(closed.values(), key=lambda pair: -pair[0].score)[:count], ended, dead
+
+    def _body(self, state, each: _Draft) -> _Draft:
+        """The draft of a header with its likeliest legal body."""
+        known = self.guess(each.header)
+        while not (each.finished or each.stopped or self._over(each)):
+            done = len(each.tokens)
+            ahead = next((text[done:] for text in known if list(text[:done]) == each.tokens), [])
+            fed = [each.tokens[-1], *ahead[:-1]][: self.most - done]
+            logs = log_softmax(self.decoder.read(state, np.array([fed]))[0])
+            for turn, line in enumerate(logs):
+                each = _likeliest(each, line, self.pieces)
+                if each.finished or each.stopped or each.tokens[-1:] != fed[turn + 1 : turn + 2]:
+                    break  # or what was fed ends
+            self.decoder.back(state, len(each.tokens))
+        return each
+
+    def _over(self, each: _Draft) -> bool:
+        """Whether a draft must end here; it then says why."""
+        if len(each.tokens) >= self.most:
+            each.stopped = "too long"
+        elif time.monotonic() > self.deadline:
+            each.stopped = OUT_OF_TIME
+        return bool(each.stopped)
 
 
 def _headers(
@@ -203,23 +215,3 @@ def _ranked(logs: np.ndarray) -> Iterator[int]:
     """Tokens, the likeliest first: at most MOST_TRIES. The first is nearly always the one that is taken."""
     yield int(logs.argmax())
     yield from np.argsort(-logs, kind="stable")[1:MOST_TRIES].tolist()
-
-
-def _best(drafts: list[_Placed], ended: list[_Draft], count: int, most: int) -> tuple[list[_Placed], list[_Draft]]:
-    """What goes on, by place, and what has just ended: of equal headers the likeliest, and none that `count` others are
-    ahead of."""
-    known = {each.header: each for each in ended}
-    kept: list[_Placed] = []
-    for place, each in sorted(drafts, key=lambda pair: -pair[1].score):
-        if each.header and each.header in known:
-            continue
-        if each.header:
-            known[each.header] = each
-        if len(each.tokens) >= most and not (each.finished or each.stopped):
-            each.stopped = "too long"
-        kept.append((place, each))
-    ahead = sorted((each.score for each in known.values()), reverse=True)
-    least = ahead[count - 1] if len(ahead) >= count else float("-inf")
-    kept = [pair for pair in sorted(kept, key=lambda pair: pair[0]) if pair[1].score >= least]
-    over = [each for _, each in kept if each.finished or each.stopped]
-    return [pair for pair in kept if not (pair[1].finished or pair[1].stopped)], over

@@ -123,50 +123,67 @@ class Decoder:
 
     def step(self, state: State, tokens: np.ndarray) -> np.ndarray:
         """Take one token (N,) of each sample; logits (N, V) float32 of the next. The first is the language token."""
+        return self.read(state, np.asarray(tokens)[:, None])[:, 0]
+
+    def read(self, state: State, tokens: np.ndarray) -> np.ndarray:
+        """Take some tokens (N, T) of each sample at once; logits (N, T, V) float32 of what follows each of them."""
         heads, d_kv, t = self.recipe.heads, self.recipe.d_kv, state.position
-        slots, live = len(state.rows), state.live
+        slots, live, T = len(state.rows), state.live, tokens.shape[1]
         if len(tokens) != len(live):
             raise SparsegenValueError(f"{len(tokens)} tokens for {len(live)} samples")
-        if t >= self.recipe.longest:
+        if t + T > self.recipe.longest:
             raise SparsegenValueError(f"a sample takes {self.recipe.longest} tokens at most")
         x = self._embedding[tokens]
         if len(live) < slots:  # slots of samples that were dropped are computed and not looked at
-            x, few = np.zeros((slots, x.shape[1]), np.float32), x
+            x, few = np.zeros((slots, *x.shape[1:]), np.float32), x
             x[live] = few
-        bias = self._bias[:, -t - 1 :]
-        groups = (len(state.memory.mask), state.widest, heads, d_kv)
+        past = slice(0, t + T)
+        bias = self._bias_of(t, T)
+        groups, widest = len(state.memory.mask), state.widest
         for layer, keys, values, cross_keys, cross_values in zip(
             self._layers, state.keys, state.values, state.memory.keys, state.memory.values, strict=True
         ):
-            query, key, value = (_normed(x) @ layer.query_key_value).reshape(slots, 3, heads, d_kv).swapaxes(0, 1)
-            keys[:, :, t] = key
-            values[:, :, t] = value
-            scores = (keys[:, :, : t + 1] @ query[..., None])[..., 0]
+            mixed = (_normed(x) @ layer.query_key_value).reshape(slots, T, 3, heads, d_kv)
+            query, key, value = mixed.transpose(2, 0, 3, 1, 4)
+            keys[:, :, t : t + T], values[:, :, t : t + T] = key, value
+            scores = (keys[:, :, past] @ query.swapaxes(2, 3)).swapaxes(2, 3)
             scores += bias
-            context = _softmax(scores)[:, :, None] @ values[:, :, : t + 1]
-            x = x + context.reshape(slots, -1) @ layer.out
+            context = _softmax(scores) @ values[:, :, past]
+            x = x + context.swapaxes(1, 2).reshape(slots, T, -1) @ layer.out
 
             # the samples of one problem ask the same keys: groups of them, padded to the widest
-            asked = np.zeros((groups[0] * groups[1], heads * d_kv), np.float32)
+            asked = np.zeros((groups * widest, T, heads * d_kv), np.float32)
             asked[state.places] = _normed(x) @ layer.cross_query
-            scores = asked.reshape(groups).swapaxes(1, 2) @ cross_keys
+            scores = asked.reshape(groups, widest * T, heads, d_kv).swapaxes(1, 2) @ cross_keys
             scores += state.memory.mask
-            context = (_softmax(scores) @ cross_values).swapaxes(1, 2).reshape(asked.shape)
+            context = (_softmax(scores) @ cross_values).swapaxes(1, 2).reshape(-1, T, heads * d_kv)
             x += context[state.places] @ layer.cross_out
             x += _feed_forward(x, layer)
-        state.position = t + 1
+        state.position = t + T
         return _wide(_normed(x if len(live) == slots else x[live]), self._head)
 
+    def _bias_of(self, t: int, T: int) -> np.ndarray:
+        """Added to the scores of T tokens behind t others: (heads, T, t + T), NEVER where the key comes later."""
+        if T == 1:
+            return self._bias[:, None, -t - 1 :]
+        behind = t + np.arange(T)[:, None] - np.arange(t + T)  # of the query, its key
+        return np.where(behind < 0, NEVER, self._bias[:, -1 - np.maximum(behind, 0)])
+
     def keep(self, state: State, rows: np.ndarray) -> State:
-        """The samples `rows` (indices among the N) alone, in that order; `state` itself must not be used after it."""
+        """As `fork`, and faster; `state` itself must not be used after it."""
         rows = np.asarray(rows)
         kept = state.live[rows]
         # Moving the caches costs as much as some steps, so a few slots may lie idle
         if len(kept) > 0.75 * len(state.rows) and (np.diff(kept) > 0).all():
             state.live = kept
             return state
+        return self.fork(state, rows)
+
+    def fork(self, state: State, rows: np.ndarray) -> State:
+        """The samples `rows` (indices among the N) alone, in that order; `state` goes on as it is."""
+        kept = state.live[np.asarray(rows)]
         if not len(kept):
-            raise SparsegenValueError("keep of no samples; stop stepping instead")
+            raise SparsegenValueError("no samples to keep; stop stepping instead")
         keys, values = (
             np.empty((len(old), len(kept), *old.shape[2:]), np.float32) for old in (state.keys, state.values)
         )
@@ -175,6 +192,10 @@ class Decoder:
         values[:, :, :, :t] = state.values[:, kept, :, :t]
         grouped = _grouped(state.whole, state.rows[kept])
         return State(*grouped, keys, values, state.whole, np.arange(len(kept)), t)
+
+    def back(self, state: State, position: int) -> None:
+        """Forget all tokens but the first `position`."""
+        state.position = min(position, state.position)
 
 
 def shapes(recipe: Sizes) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sparsegen.candidate import Candidate
-from sparsegen.model import encoder
+from sparsegen.model import encoder, guesses
 from sparsegen.model.beam import OUT_OF_TIME, beam
 from sparsegen.model.grammar import Grammar
 from sparsegen.problem import Problem
@@ -41,7 +41,9 @@ def propose(problem: Problem, checkpoint, count: int = COUNT, *, seconds: float 
     structure = encoder.encode(problem, recipe.embedding, recipe.tokens)
     encoded = time.perf_counter()
     left = None if seconds is None else seconds - (encoded - started)
-    (texts,) = beam(checkpoint.decoder, checkpoint.tokenizer, [structure], [grammar], count, seconds=left)
+    tokenizer = checkpoint.tokenizer
+    guess = guesses.of(grammar.language, problem.op, tokenizer)
+    (texts,) = beam(checkpoint.decoder, tokenizer, [structure], [grammar], count, seconds=left, guess=guess)
     proposal = Proposal(samples=len(texts), encode_ms=(encoded - started) * 1e3)
     seen: set[str] = set()
     for each in texts:
