@@ -49,13 +49,15 @@ def main() -> None:
     if not options.resume:
         path.unlink(missing_ok=True)
     records = Records(path)
+    now = environment(options.seed)
     if "environment" not in records.known:
-        records.append({"key": "environment", **environment(options.seed)})
+        records.append({"key": "environment", **now})
     for problem in options.problems:
         for name in tqdm(chosen(folder, options), file=sys.stderr, disable=not sys.stderr.isatty()):
             if (key := f"{name} {problem}") not in records.known:
                 A = matrices.load(folder / name).astype(np.float64)
-                records.append({"key": key, "matrix": name, "problem": problem, **record(A, problem, options)})
+                about = {"key": key, "matrix": name, "problem": problem, "commit": now["commit"]}
+                records.append({**about, **record(A, problem, options)})
                 print(line(records.known[key]), file=sys.stderr, flush=True)
     rows = [each for key, each in records.known.items() if key != "environment"]
     said = f"python experiments/spmm_collection.py --matrices DIR --problems {' '.join(options.problems)}"
@@ -119,7 +121,7 @@ def reached(row: dict, folder: Path, count: int) -> float:
 def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
     names = sorted({each.name for each in templates.load("cpp") if each.op == "spmm"})
     lines = [f"# {key}: {value}" for key, value in about.items() if key != "key"]
-    heads = ["matrix", "problem", "m", "n", "nnz", "library", "library_us", "spread", f"first{FIRST}", "fastest"]
+    heads = ["matrix", "problem", "commit", "m", "n", "nnz", "library", "library_us", "spread", f"first{FIRST}", "fastest"]
     lines.append("\t".join([*heads, *names]))
     groups: dict[str, list[tuple[float, float, float, dict]]] = {}
     for row in rows:
@@ -127,7 +129,7 @@ def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
         first, own = reached(row, folder, FIRST), {name: [e for e in ranked if e["template"] == name] for name in names}
         before = [each["speedup"] for each in ranked if each["template"] in OLD]
         groups.setdefault(row["problem"], []).append((ranked[0]["speedup"], max(before), first, row))
-        cells = [row["matrix"], row["problem"], row["m"], row["n"], row["nnz"], row["best"],
+        cells = [row["matrix"], row["problem"], row["commit"], row["m"], row["n"], row["nnz"], row["best"],
                  f"{row['baselines'][row['best']]:.1f}", f"{row['spread']:.3f}", f"{first:.3f}", ranked[0]["label"]]
         cells += [f"{own[name][0]['speedup']:.3f}" if own[name] else "" for name in names]  # fmt: skip
         lines.append("\t".join(map(str, cells)))
@@ -141,7 +143,8 @@ def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
                  mean(old), mean(first), first.min()]
         shown = [f"{each:.2f}" if isinstance(each, float) else str(each) for each in cells]
         table.append("| " + " | ".join(shown) + " |")
-    head = f"`{about['command']}`\n\nCommit {about['commit']}, seed {about['seed']}, {about['device']}.\n\n"
+    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    head = f"`{about['command']}`\n\nCommits {commits}, seed {about['seed']}, {about['device']}.\n\n"
     path.with_suffix(".md").write_text(head + "\n".join(table) + "\n")
     print("\n".join(table))
 

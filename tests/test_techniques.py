@@ -19,6 +19,7 @@ USED = {  # of the first instance: values in full, the first of each list
     ("cpp", "spmm", "csr_ahead"): {V, U},
     ("cpp", "spmm", "csr_columns"): {U},
     ("cpp", "spmm", "csr_row"): {V, U},
+    ("cpp", "spmm", "csr_whole"): {V, U},
     ("cpp", "spmm", "dia_columns"): {V, D, U},
     ("cpp", "spmm", "sell_columns"): {V, SL, U},
     ("cpp", "spmm", "strip_narrow"): {V, B, U},
