@@ -135,7 +135,7 @@ def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
         lines.append("\t".join(map(str, cells)))
     path.with_suffix(".tsv").write_text("\n".join(lines) + "\n")
     table = ["| problem | matrices | over the best library | p10 | median | p90 | under 1 | under 1 by more than the "
-             "spread | of the first three templates alone | first 8 of the shortlist | worst |", "|---" * 11 + "|"]
+             "spread | csr_row, bsr_row, sell_columns alone | first 8 of the shortlist | worst |", "|---" * 11 + "|"]
     for problem, found in groups.items():
         best, old, first = (np.array([each[i] for each in found]) for i in range(3))
         lost = sum(each[0] < 1 - max(each[3]["spread"], 0.03) for each in found)
