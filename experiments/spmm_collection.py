@@ -121,8 +121,8 @@ def reached(row: dict, folder: Path, count: int) -> float:
 def write(path: Path, folder: Path, rows: list[dict], about: dict) -> None:
     names = sorted({each.name for each in templates.load("cpp") if each.op == "spmm"})
     lines = [f"# {key}: {value}" for key, value in about.items() if key != "key"]
-    heads = ["matrix", "problem", "commit", "m", "n", "nnz", "library", "library_us", "spread", f"first{FIRST}", "fastest"]
-    lines.append("\t".join([*heads, *names]))
+    heads = ["matrix", "problem", "commit", "m", "n", "nnz", "library", "library_us", "spread", f"first{FIRST}"]
+    lines.append("\t".join([*heads, "fastest", *names]))
     groups: dict[str, list[tuple[float, float, float, dict]]] = {}
     for row in rows:
         ranked = timed(row)

@@ -189,7 +189,7 @@ def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
 
 # nanoseconds, fitted to measured times of all instances on some dozens of matrices in float64
 SPMM_COST = {
-    "unit": 0.15, "slot": 0.12, "wait": 0.4, "row": 1.5, "ways": 0.25, "tail": 0.3,  # of what does not grow with the vectors
+    "unit": 0.15, "slot": 0.12, "wait": 0.4, "row": 1.5, "ways": 0.25, "tail": 0.3,  # what vectors do not add to
     "load": 0.06, "multiply": 0.1, "gather": 0.25, "pass": 0.05,  # of a vector, or a number of B stored by columns
     "far": 0.25, "ahead": 0.5, "fetch": 0.1,  # of B beyond a cache; what is left of it where it was fetched ahead
     "store_row": 0.5, "store": 0.6, "stream": 1.2, "stream_far": 0.7, "scatter": 0.4, "sell_store": 0.2,

@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
