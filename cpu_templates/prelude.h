@@ -67,7 +67,8 @@ template <class T> struct packed {  // WIDTH of T, in registers and at any addre
     typedef T type __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias));
 };
 
-INLINE vector splat(ACC a) { return vector{} + a; }
+/* a in every lane. Nothing is left of taking 0 away; adding it would turn -0 into 0, in an instruction of its own. */
+INLINE vector splat(ACC a) { return a - vector{}; }
 /* lane_numbers()[l] = l */
 INLINE lanes lane_numbers() {
     lanes number;
@@ -106,6 +107,47 @@ template <class T> INLINE vector load_first(const T* p, int64_t count) {
     return a;
 }
 INLINE void store(VALUE* p, vector a) { *(typename packed<VALUE>::type*)p = a; }
+template <int HALF, class V> INLINE void store_halves(VALUE* p, V a, int64_t count) {
+    typedef VALUE some __attribute__((vector_size(HALF * sizeof(VALUE)), aligned(sizeof(VALUE)), may_alias));
+    if (count & HALF) {
+        union { V whole; VALUE each[WIDTH]; some low; } split = {a};
+        *(some*)p = split.low;
+        p += HALF;
+#ifdef __clang__
+        for (int l = 0; l < HALF; ++l) a[l] = a[l + HALF];
+#else
+        a = __builtin_shuffle(a, lane_numbers() ^ HALF);
+#endif
+    }
+    if constexpr (HALF > 1) store_halves<HALF / 2>(p, a, count);
+}
+/* The first `count` lanes, fewer than WIDTH, to p, by halves; memory behind them is not written. */
+INLINE void store_first(VALUE* p, vector a, int64_t count) { store_halves<WIDTH / 2>(p, a, count); }
+/* As `store`, but past the caches where the address allows it, for what does not fit in them: lines that a store would
+   have to read first are written only. Fences are the door's. */
+template <class V> INLINE void stream(VALUE* p, V a) {
+#if defined(__SSE2__) && !defined(__clang__)
+    const uint64_t at = uint64_t(p);
+#if defined(__AVX512F__)
+    typedef long long eight __attribute__((vector_size(64), may_alias));
+    if constexpr (sizeof(V) == 64)
+        if (at % 64 == 0) return __builtin_ia32_movntdq512((eight*)p, (eight)a);
+#endif
+#if defined(__AVX__)
+    typedef long long four __attribute__((vector_size(32), may_alias));
+    if constexpr (sizeof(V) == 32)
+        if (at % 32 == 0) return __builtin_ia32_movntdq256((four*)p, (four)a);
+#endif
+    typedef long long two __attribute__((vector_size(16), may_alias));
+    if (at % 16 == 0) {
+        union { V whole; two parts[sizeof(V) / 16]; } split = {a};
+#pragma GCC unroll 4
+        for (uint64_t i = 0; i < sizeof(V) / 16; ++i) __builtin_ia32_movntdq((two*)p + i, split.parts[i]);
+        return;
+    }
+#endif
+    store(p, a);
+}
 /* Lane l of the integers at p. Loads and instructions that gather are what such a kernel waits for, so that eight bytes
    are read at once and split. */
 template <class T> INLINE int64_t lane_of(const T* p, int l) {
@@ -171,6 +213,13 @@ INLINE ACC total(vector a) {
     CHECKED_LANES(sum_, doubt); \
     store((y) + (row), beta == ACC(0) ? alpha * sum_ : alpha * sum_ + beta * load((y) + (row))); \
 } while (0)
+/* STORE for the first `count` of them, fewer than WIDTH. */
+#define STORE_FIRST(y, row, sum, count, doubt) do { \
+    const vector sum_ = SCALED(sum); \
+    CHECKED_LANES(sum_, doubt); \
+    const vector new_ = beta == ACC(0) ? alpha * sum_ : alpha * sum_ + beta * load_first((y) + (row), count); \
+    if ((count) > 0) store_first((y) + (row), new_, count); \
+} while (0)
 /* STORE for the first `count` lanes; `row` is an expression of the lane l. */
 #define STORE_EACH(y, row, sum, count, doubt) do { \
     const vector sum_ = SCALED(sum), scaled_ = alpha * sum_; \
@@ -184,8 +233,23 @@ INLINE ACC total(vector a) {
 #define END_OF_B(row, column) \
     (B_BY_ROW ? load_first(B + (row) * ldb + (column), k - (column)) \
               : gather_every(B + (column) * ldb + (row), ldb, k - (column)))
+/* Whether ROW_OF_B may read the columns before `past` in this row and all above it, though those from k on are none. */
+#define HELD_BY_B(row, past) (B_BY_ROW ? (row) * ldb + (past) <= n * ldb : (past) <= k)
 /* STORE_C for up to WIDTH columns of C from `column` in one row: those below k. */
 #define STORE_ROW(row, column, sum, doubt) do { \
     if (C_BY_ROW && (column) + WIDTH <= k) STORE_LANES(C, (row) * ldc + (column), sum, doubt); \
+    else if (C_BY_ROW) STORE_FIRST(C, (row) * ldc + (column), sum, k - (column), doubt); \
     else STORE_EACH(C, C_INDEX(row, (column) + l), sum, k - (column), doubt); \
+} while (0)
+#if defined(__SSE2__)
+#define STREAM_FENCE __builtin_ia32_sfence()
+#else
+#define STREAM_FENCE do { } while (0)
+#endif
+/* STORE_ROW past the caches (`stream`), for a C that is larger than they are. */
+#define STREAM_ROW(row, column, sum, doubt) do { \
+    const vector sum_ = SCALED(sum); \
+    CHECKED_LANES(sum_, doubt); \
+    if (C_BY_ROW && beta == ACC(0) && (column) + WIDTH <= k) stream(C + (row) * ldc + (column), alpha * sum_); \
+    else STORE_ROW(row, column, sum, doubt); \
 } while (0)

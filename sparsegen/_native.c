@@ -181,6 +181,8 @@ typedef struct {
     Py_ssize_t count;
     int64_t x_shape[2], y_shape[2];
     int dimensions, x_by_row, y_by_row, threads, zero, release;
+    int turn;            /* doors read x by rows, though it is given by columns */
+    _Atomic(void *) spare; /* memory for that, when no call is using it */
     char format[4]; /* of the values, as buffers name it: "f", "d", "Zd"; only the first two can be zeroed or scaled */
     PyObject *keep;
 } Plan;
@@ -191,6 +193,7 @@ static void plan_free(Plan *plan) {
         free(plan->launches[i].cuts);
     }
     free(plan->launches);
+    free(atomic_exchange(&plan->spare, NULL));
     plan->launches = NULL;
     plan->count = 0;
 }
@@ -219,15 +222,16 @@ static int64_t *copied(PyObject *source, Py_ssize_t least, Py_ssize_t *count) {
     return words;
 }
 
-/* Plan(launches, x_shape, y_shape, kind, x_by_row, y_by_row, threads, zero, release, keep)
- * launches: [(address of the door, words, cuts, later)]; shapes: pairs, (n, -1) for a vector; kind: a buffer's format. */
+/* Plan(launches, x_shape, y_shape, kind, x_by_row, y_by_row, threads, zero, release, keep, turn = False)
+ * launches: [(address of the door, words, cuts, later)]; shapes: pairs, (n, -1) for a vector; kind: a buffer's format;
+ * turn: every call copies an x given by columns into rows, and doors read the copy. */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *launches, *keep;
     long long x0, x1, y0, y1;
     const char *kind;
-    int x_by_row, y_by_row, threads, zero, release;
-    if (!PyArg_ParseTuple(args, "O!(LL)(LL)spppiiO:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
-                          &y_by_row, &zero, &threads, &release, &keep))
+    int x_by_row, y_by_row, threads, zero, release, turn = 0;
+    if (!PyArg_ParseTuple(args, "O!(LL)(LL)spppiiO|p:Plan", &PyList_Type, &launches, &x0, &x1, &y0, &y1, &kind, &x_by_row,
+                          &y_by_row, &zero, &threads, &release, &keep, &turn))
         return NULL;
     if (strlen(kind) > 3 || threads < 1 || threads > MOST_THREADS) {
         PyErr_SetString(PyExc_ValueError, "threads must be from 1 to 256");
@@ -241,6 +245,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     plan->x_by_row = x_by_row, plan->y_by_row = y_by_row;
     strcpy(plan->format, kind);
     plan->threads = threads, plan->zero = zero, plan->release = release;
+    plan->turn = turn && !x_by_row && x1 >= 0 && !kind[1] && strchr("fd", kind[0]);
     Py_INCREF(keep);
     plan->keep = keep;
     Py_ssize_t count = PyList_Size(launches);
@@ -293,6 +298,46 @@ static void scale(void *y, char kind, Py_ssize_t bytes, double beta) {
         for (Py_ssize_t i = 0; i < bytes / 8; ++i) ((double *)y)[i] *= beta;
 }
 
+typedef uint64_t Pair __attribute__((vector_size(16), aligned(8), may_alias));
+
+/* Rows begin to end of the n x k matrix x, given by columns, into y, by rows: a cache line of every column at a time. */
+static void turn_door(const int64_t *words, const void *x, void *y, double alpha, double beta, uint32_t *status,
+                      int64_t begin, int64_t end) {
+    const int64_t n = words[0], k = words[1], size = words[2], step = 64 / size;
+    for (int64_t first = begin; first < end; first += step) {
+        const int64_t past = first + step < end ? first + step : end;
+        int64_t column = 0;
+        if (size == 8 && past - first == step)
+            for (; column + 1 < k; column += 2) {
+                const uint64_t *from = (const uint64_t *)x + column * n;
+                uint64_t *to = (uint64_t *)y + column;
+                for (int64_t row = first; row < past; row += 2) {
+                    const Pair a = *(const Pair *)(from + row), b = *(const Pair *)(from + n + row);
+                    *(Pair *)(to + row * k) = (Pair){a[0], b[0]};
+                    *(Pair *)(to + row * k + k) = (Pair){a[1], b[1]};
+                }
+            }
+        for (; column < k; ++column)
+            for (int64_t row = first; row < past; ++row)
+                if (size == 8)
+                    ((uint64_t *)y)[row * k + column] = ((const uint64_t *)x)[column * n + row];
+                else
+                    ((uint32_t *)y)[row * k + column] = ((const uint32_t *)x)[column * n + row];
+    }
+}
+
+/* A copy of x by rows, or NULL when there is no memory. The caller gives it back to plan->spare. */
+static void *turned(Plan *plan, const void *x, int64_t size) {
+    const int64_t n = plan->x_shape[0], k = plan->x_shape[1];
+    int64_t words[3] = {n, k, size}, cuts[MOST_THREADS + 1];
+    void *copy = atomic_exchange(&plan->spare, NULL);
+    if (!copy && posix_memalign(&copy, 64, n * k * size + 64)) return NULL;
+    for (int i = 0; i <= plan->threads; ++i) cuts[i] = n * i / plan->threads;
+    Launch launch = {turn_door, words, cuts, plan->threads, 0};
+    run_launch(&launch, plan->threads, x, copy, 0, 0);
+    return copy;
+}
+
 static const char run_doc[] =
     "run(x, y, alpha, beta): y = alpha A x + beta y. Returns 0; 1 when a sum was not finite and must be computed again\n"
     "exactly (y is then not to be trusted); -1, with y untouched, when the operands cannot be used as they stand.";
@@ -309,10 +354,16 @@ static long run_plan(Plan *plan, PyObject *x_operand, PyObject *y_operand, doubl
         status = -1;
     } else {
         PyThreadState *state = plan->release ? PyEval_SaveThread() : NULL;
-        if (plan->zero) scale(y.buf, plan->format[0], y.len, beta);
-        for (Py_ssize_t i = 0; i < plan->count; ++i)
-            status |= run_launch(&plan->launches[i], plan->threads, x.buf, y.buf, alpha,
-                                 plan->zero || plan->launches[i].later ? 1.0 : beta);
+        void *copy = plan->turn && plan->count ? turned(plan, x.buf, x.itemsize) : NULL;
+        if (plan->turn && plan->count && !copy) {
+            status = -1;
+        } else {
+            if (plan->zero) scale(y.buf, plan->format[0], y.len, beta);
+            for (Py_ssize_t i = 0; i < plan->count; ++i)
+                status |= run_launch(&plan->launches[i], plan->threads, copy ? copy : x.buf, y.buf, alpha,
+                                     plan->zero || plan->launches[i].later ? 1.0 : beta);
+            free(atomic_exchange(&plan->spare, copy));
+        }
         if (state) PyEval_RestoreThread(state);
     }
     PyBuffer_Release(&x);

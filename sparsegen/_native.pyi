@@ -15,6 +15,7 @@ class Plan:
         threads: int,
         release: int,
         keep: Any,
+        turn: bool = False,
         /,
     ) -> None: ...
     def run(self, x: np.ndarray, y: np.ndarray, alpha: float, beta: float, /) -> int: ...

@@ -137,20 +137,27 @@ class Binding:
         try:
             with fence.session(problem, A) as session:
                 references = checks.References(problem)
-                verdict = evaluate.evaluate(self.candidate, problem, session, references, "other")
+                verdict = evaluate.evaluate(self._reading(problem), problem, session, references, "other")
         except (fence.Died, OSError) as error:
             logger.info("%s: k = %d is left to the baseline: %s", self.candidate.label, problem.k, error)
             return False
         return verdict.level >= Level.CORRECT
 
     def _made(self, problem: Problem):
-        library, target = self.library, targets.get(problem.target)
+        library, target, candidate = self.library, targets.get(problem.target), self._reading(problem)
         if (problem.layout_b, problem.layout_c) != (self.problem.layout_b, self.problem.layout_c):
-            library = target.load(target.build(target.unit(self.candidate, problem, self.packs), problem.ordinal))
+            library = target.load(target.build(target.unit(candidate, problem, self.packs), problem.ordinal))
         arrays = [arena.arrays for arena in self._arenas]
-        plan = target.bind(library, self.candidate, problem, self.packs, arrays, self.threads)
+        plan = target.bind(library, candidate, problem, self.packs, arrays, self.threads)
         self._certify(problem, plan)
         return plan
+
+    def _reading(self, problem: Problem) -> Candidate:
+        """The candidate for a layout: where it was searched for a B by rows, the host makes rows of columns."""
+        searched = self.candidate.language == "cpp" and self.problem.layout_b == "row"
+        if problem.op == "spmm" and problem.layout_b == "column" and searched:
+            return replace(self.candidate, params={**self.candidate.params, "TURN_B": 1})
+        return self.candidate
 
     def _certify(self, problem: Problem, plan) -> None:
         """One product with A's own values against the reference."""

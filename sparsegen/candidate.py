@@ -18,6 +18,7 @@ grammar of the header:
     [params]                              # one value each
     [tune]                                # lists: the file stands for every combination
     values = ["full", "f32"]              # see values.py; every other name becomes a macro
+    TURN_B = [0, 1]                       # C++, SpMM: 1 has the host copy a B stored by columns into rows at every call
     [[part]]                              # a composite: parts of the rows, run in order, later ones accumulate
     select = "dense_rows"                 # see composite.py
     format = "dcsr"
@@ -98,6 +99,11 @@ class Candidate:
         """What the name adds to the format: csr_scalar -> scalar."""
         prefix = self.parts[0].format + "_" if len(self.parts) == 1 else ""
         return self.name.removeprefix(prefix) or self.name
+
+    @property
+    def turns(self) -> bool:
+        """Whether the host copies a B stored by columns into rows before every call."""
+        return self.language == "cpp" and self.op == "spmm" and self.params.get("TURN_B") == 1
 
     @property
     def encoding(self) -> str:

@@ -91,7 +91,8 @@ class _Project:
 
     def _filled(self) -> dict[str, str]:
         problem, pattern = self.problem, self.problem.pattern
-        row_x, row_y = problem.order_b == "C", problem.order_c == "C"
+        # nothing turns B there: it is asked for by rows
+        row_x, row_y = self.candidate.turns or problem.order_b == "C", problem.order_c == "C"
         device = {name: f"Device {name}" for name in self.arrays} if self.cuda else {}
         read = [
             f'{name}(folder + "/{name}.bin", {array.nbytes})' for name, array in {**self.arrays, **self.plain}.items()
@@ -132,7 +133,7 @@ class _Project:
     def _cpu_launches(self) -> str:
         lines = []
         for number, (turn, part, launch, later) in enumerate(self._launched()):
-            sizes = prelude.sizes(self.problem, self.packs[turn])
+            sizes = prelude.sizes(self.problem, self.packs[turn], self.candidate.turns)
             words = [
                 str(sizes[name]) if name in sizes else f"reinterpret_cast<int64_t>(arrays->part{turn}_{name}.data)"
                 for name in prelude.worded(self.candidate, part)

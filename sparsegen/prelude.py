@@ -6,6 +6,7 @@ matrix of one signature.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -19,6 +20,7 @@ from sparsegen.problem import Problem
 VERSION = 1  # of the macros kernels are written against; a shipped model names the one it learned
 C_TYPE = {"float32": "float", "float64": "double", "int32": "int32_t", "int64": "int64_t"}
 PRELUDE = {"cpp": ("cpu_templates", "prelude.h"), "cuda": ("cuda_templates", "prelude.cuh")}
+_STREAMS = re.compile(r"\bSTREAM_ROW\b|\bstream\b|movnt|nontemporal_store")
 
 
 @cache
@@ -40,10 +42,10 @@ def arguments(candidate: Candidate, part: Part) -> list[tuple[str, str]]:
     )
 
 
-def sizes(problem: Problem, packed: Packed) -> dict[str, int]:
-    """The values of the size arguments of a part's entries."""
+def sizes(problem: Problem, packed: Packed, turned: bool = False) -> dict[str, int]:
+    """The values of the size arguments of a part's entries. turned: the host hands B over by rows in any case."""
     pattern, k = problem.pattern, problem.k
-    ldb = k if problem.layout_b == "row" else pattern.n
+    ldb = k if turned or problem.layout_b == "row" else pattern.n
     ldc = k if problem.layout_c == "row" else pattern.m
     return {"m": pattern.m, "n": pattern.n, "nnz": packed.nnz, "k": k, "ldb": ldb, "ldc": ldc, **packed.sizes}
 
@@ -77,7 +79,7 @@ def macros(candidate: Candidate, problem: Problem, packs: Sequence[Packed]) -> d
         "LOCAL": "INDEX",
         "CONSTANT_VALUES": str(int(encoding == "constant")),
         "CHECK_FINITE": str(int(checks_finite(candidate))),
-        "B_BY_ROW": str(int(problem.layout_b == "row")),
+        "B_BY_ROW": str(int(problem.layout_b == "row" or candidate.turns)),
         "C_BY_ROW": str(int(problem.layout_c == "row")),
         "SIZES": ", ".join(f"int64_t {name}" for name in ["m", "n", "nnz", *op.SIZES]),
         "SCRATCH_ARRAYS": "".join(f"{kind}* {name}, " for name, (kind, _) in candidate.scratch.items()),
@@ -132,10 +134,12 @@ def door(candidate: Candidate, part: Part, launch: Launch) -> str:
         else:
             passed.append(f"({kind})words[{word}]")
             word += 1
+    # Stores past the caches come before whatever another thread is told next
+    fence = " STREAM_FENCE;" if _STREAMS.search(candidate.source) else ""
     return (
         f'extern "C" void door_{launch.entry}(const int64_t* words, const void* operand_0, void* operand_1, '
         f"double alpha, double beta, uint32_t* status, int64_t begin, int64_t end) "
-        f"{{ {launch.entry}({', '.join(passed)}, begin, end); }}"
+        f"{{ {launch.entry}({', '.join(passed)}, begin, end);{fence} }}"
     )
 
 

@@ -15,7 +15,7 @@ from sparsegen.problem import Pattern, Problem
 
 FOLDERS = {"cpp": ("cpu_templates", ".cpp"), "cuda": ("cuda_templates", ".cu")}
 REPEAT = 1.06  # a further instance of a template counts as slower by this: the first few should differ
-VECTOR = 64  # bytes of a vector that the guesses for SpMM assume
+VECTOR, CACHE = 64, 1 << 20  # bytes of a vector and of a cache of one core that the guesses for SpMM assume
 LOOKS, LOOK = 16, 48  # where block fill and diagonals are sampled: so many times so many rows
 MOST_LOOKED = 1 << 14  # entries, each time
 
@@ -66,6 +66,8 @@ def refusal(each: Candidate, problem: Problem) -> str | None:
     """One sentence why this candidate cannot be used for the problem, or None."""
     if problem.deterministic and each.atomic:
         return "the order of its atomic additions is not the same in every run"
+    if each.turns and problem.layout_b == "row":
+        return "B is stored by rows already"
     return values.feasible(each.encoding, problem) or composite.feasible(each, problem)
 
 
@@ -114,6 +116,12 @@ class Features:
             blocks = sum(len(np.unique(rows // R * width + columns // S)) for rows, columns in self._samples)
             self._fill[R, S] = sum(len(rows) for rows, _ in self._samples) / (blocks * R * S) if blocks else 1.0
         return self._fill[R, S]
+
+    @cached_property
+    def scatter(self) -> float:
+        """Columns per entry, in the runs of the sample: near 0 where neighbouring rows share columns, 1 at most."""
+        entries = sum(len(columns) for _, columns in self._samples)
+        return sum(len(np.unique(columns)) for _, columns in self._samples) / max(entries, 1)
 
     @cached_property
     def diagonals(self) -> int:
@@ -178,28 +186,60 @@ def _cpu_spmv(each: Candidate, problem: Problem, features: Features) -> float:
     return sum(cost * count for cost, count in zip(costs, cpu_work(each, problem, features), strict=True))
 
 
+# nanoseconds, fitted to measured times of all instances on some dozens of matrices in float64
+SPMM_COST = {
+    "unit": 0.15, "slot": 0.12, "wait": 0.4, "row": 1.5, "ways": 0.25, "tail": 0.3,  # what vectors do not add to
+    "load": 0.06, "multiply": 0.1, "gather": 0.25, "pass": 0.05,  # of a vector, or a number of B stored by columns
+    "far": 0.25, "ahead": 0.5, "fetch": 0.1,  # of B beyond a cache; what is left of it where it was fetched ahead
+    "store_row": 0.5, "store": 0.6, "stream": 1.2, "stream_far": 0.7, "scatter": 0.4, "sell_store": 0.2,
+    "turn": 0.35, "turn_far": 0.85, "scalar": 0.25, "scalar_pass": 0.2, "diagonal": 0.12, "diagonal_store": 0.1,
+}  # fmt: skip
+
+
 def _cpu_spmm(each: Candidate, problem: Problem, features: Features) -> float:
-    """As `_cpu_spmv`, of all k columns. Vectors loaded, or gathered from operands stored by columns, decide."""
-    pattern, params, k = problem.pattern, each.params, problem.k
-    lanes = int(params.get("NARROW") or VECTOR // problem.dtype.itemsize)
-    by_row = problem.layout_b == "row"
-    stored_by = 0.0 if by_row == (problem.layout_c == "row") else 0.1
-    if each.parts[0].format == "sell":
-        padded = features.slots(int(params["SLICE"]), int(params["SIGMA"]))
-        passes = -(-k // int(params["COLUMNS"]))
-        return padded * (k * (0.8 if by_row else 0.22) + passes * 0.05) + pattern.m * k * (0.1 + stored_by)
-    tile = int(params.get("TILE", 1))
-    R, S = int(params.get("R", 1)), int(params.get("S", 1))
-    slots = pattern.nnz / features.fill(R, S) if each.parts[0].format == "bsr" else float(pattern.nnz)
+    """As `_cpu_spmv`, of all k columns: what is loaded, multiplied, waited for, fetched from afar, stored, turned."""
+    pattern, k, cost = problem.pattern, problem.k, SPMM_COST
+    params = {name: value for name, value in each.params.items() if isinstance(value, int)}
+    format, turned, item = each.parts[0].format, each.turns, problem.dtype.itemsize
+    by_row, stored_by_row = problem.layout_b == "row" or turned, problem.layout_c == "row"
+    R, S, tile = params.get("R", 1), params.get("S", 1), params.get("TILE", 1)
+    bytes_b, results = pattern.n * k * item, pattern.m * k
+    outside = 0.0 if stored_by_row else results * cost["scatter"]
+    if turned:
+        outside += pattern.n * k * cost["turn" if bytes_b <= CACHE else "turn_far"]
+    columns = params.get("COLUMNS", 1)
+    passes = -(-k // columns)
+    match format:
+        case "sell":
+            slots = features.slots(params["SLICE"], params["SIGMA"])
+            multiplied = slots * (k * cost["gather"] * (4 if by_row else 1) + passes * cost["pass"])
+            return multiplied + results * cost["sell_store"] + 0.3 * outside
+        case "dia":
+            slots = features.diagonals * pattern.m
+            return slots * cost["diagonal"] * (k * (10 if by_row else 1) + passes) + results * cost["diagonal_store"]
+        case "csr" if columns > 1:
+            return pattern.nnz * passes * (columns * cost["scalar"] + cost["scalar_pass"]) + results * cost["scatter"]
+    lanes = min(params.get("NARROW") or VECTOR, VECTOR // item)
+    width = lanes * item / VECTOR
     passes = -(-k // (tile * lanes))
     vectors = passes * tile
-    wide = lanes * problem.dtype.itemsize / VECTOR
-    loaded = 0.04 + 0.1 * wide if by_row else 0.45 * lanes
-    # sums of one vector wait for each other: WAYS or R of them at once do not
-    waiting = 0.9 / min(tile * R * int(params.get("WAYS", 1)), 4)
-    full = 0.15 if R * tile * int(params.get("WAYS", 1)) > 14 else 0.0  # registers
-    per_slot = vectors * (0.1 + loaded / R + full) + passes * (0.15 + waiting)
-    return slots * per_slot + pattern.m * vectors * (1 + stored_by)
+    filled = pattern.nnz / features.fill(R, S) if format in ("bsr", "strip") else float(pattern.nnz)
+    ways = 2 if "AHEAD" in params else params.get("WAYS", 1)
+    # of each row of B that R rows of A share: its vectors, and sums of one vector that wait for each other
+    shared = passes * (cost["unit"] / S + cost["wait"] / min(tile * R * ways, 4))
+    shared += vectors * (cost["load"] * (1 + width) / 2 if by_row else cost["gather"] * lanes)
+    time = filled / R * shared + filled * (passes * cost["slot"] + vectors * (1 + width) / 2 * cost["multiply"])
+    if R * tile * ways > 24:  # registers
+        time += filled * vectors * 0.15
+    if k % (tile * lanes):
+        time *= 1 + cost["tail"]
+    far = filled / R * k * item / VECTOR * features.scatter * min(max(np.log2(max(bytes_b, 1) / CACHE) + 1, 0), 4) / 2
+    time += far * cost["far"] * (cost["ahead"] if params.get("AHEAD") else 1)
+    time += filled / R * vectors * cost["fetch"] if params.get("AHEAD") else 0
+    stored = pattern.m * (passes * cost["store_row"] + vectors * width * cost["store"])
+    if params.get("STREAM") and stored_by_row:
+        stored *= cost["stream_far" if bytes_b + results * item > 3 * CACHE else "stream"]
+    return time + pattern.m / R * passes * cost["row"] * (1 + cost["ways"] * (ways - 1)) + stored + outside
 
 
 def _cuda(each: Candidate, problem: Problem, features: Features) -> float:

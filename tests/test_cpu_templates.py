@@ -118,6 +118,7 @@ def test_every_instance_is_right(path):
         of = {"threads": 1 + number % 2}
         if template.op == "spmm":
             layout_b, layout_c = LAYOUTS[number % 4]
+            layout_b = "column" if each.params.get("TURN_B") else layout_b
             of |= {"k": COLUMNS[number % 7], "layout_b": layout_b, "layout_c": layout_c}
         reasons = [judge(each, matrix(name, dtype, each.encoding), **of) for name in MATRICES]
         assert None in reasons, each.label

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import kernel_of, template
+from support import kernel_of, problem_of, template
 
 import sparsegen
-from sparsegen import export, gallery, nvrtc
+from sparsegen import export, gallery, nvrtc, templates
 from sparsegen.__main__ import main
 from sparsegen.artifact import Artifact
+from sparsegen.candidate import instances
 from sparsegen.errors import SparsegenValueError
 from sparsegen.kernel import Kernel
 from sparsegen.problem import Problem
@@ -73,11 +75,24 @@ def test_a_project_of_many_columns_finds_a_wrong_value_and_a_short_file(tmp_path
     assert ran.returncode == 2 and "not the file of this project" in ran.stderr
 
 
-def _spmm():
-    from sparsegen.candidate import instances
-    from sparsegen.templates import load
+@needs_cmake
+def test_a_project_takes_by_rows_what_the_host_would_have_turned(tmp_path):
+    A = gallery.uniform(331, 337, 1999, seed=7142)
+    problem = replace(problem_of(A, "spmm", k=7), layout_b="column", layout_c="column")
+    turned = Kernel(A, problem, _spmm("csr_ahead", TURN_B=1), "scipy", {"notes": []}, 1, {"threads": 1})
+    export.write(turned, tmp_path / "out")
+    assert checked(built(tmp_path / "out"), tmp_path / "out" / "data").returncode == 0
+    assert "row after row" in (tmp_path / "out" / "product.h").read_text()
 
-    return next(iter(instances(next(each for each in load("cpp") if each.op == "spmm" and each.name == "csr_row"))))
+
+def _spmm(name: str = "csr_row", **params):
+    return next(
+        each
+        for file in templates.load("cpp")
+        if (file.op, file.name) == ("spmm", name)
+        for each in instances(file)
+        if params.items() <= each.params.items()
+    )
 
 
 def test_a_library_has_no_project_and_a_full_folder_is_left_alone(tmp_path):

@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -630,6 +631,8 @@ def test_spmm_of_any_width_and_layout(dtype):
             right(out, A, X, 1.5, -0.5, C0)
         right(kernel @ X, A, X)
         assert (kernel @ np.asfortranarray(X)).flags.f_contiguous
+        by_columns = replace(kernel.problem, k=k, layout_b="column")
+        assert kernel._binding._reading(by_columns).turns and not kernel._binding._reading(kernel.problem).turns
         spread = np.repeat(C0, 2, axis=1)[:, ::2]
         right(kernel(X, out=spread), A, X)
         right(kernel @ X[::-1], A, X[::-1])

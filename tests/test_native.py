@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,9 +20,10 @@ from sparsegen.targets import cpu
 pytestmark = pytest.mark.skipif(cpu.available() is not None, reason="no compiler")
 
 
-def bound(A: sp.csr_array, threads: int, op: str = "spmv", name: str = "csr_scalar", **details):
+def bound(A: sp.csr_array, threads: int, op: str = "spmv", name: str = "csr_scalar", params=None, **details):
     problem = Problem(op, Pattern.of(A), dtype=A.dtype, threads=threads, **details)
-    chosen = next(instances(templates.get(name, op)))
+    wanted = (params or {}).items()
+    chosen = next(each for each in instances(templates.get(name, op)) if wanted <= each.params.items())
     packs = composite.pack(chosen, problem)
     library = cpu.load(cpu.build(cpu.unit(chosen, problem, packs)))
     arenas = [Arena({**each.arrays, "data": values.encode("full", A.data, each, A.dtype)}) for each in packs]
@@ -145,3 +148,63 @@ def test_arrays_that_say_their_order_though_it_is_native_are_used_as_they_stand(
     assert plan.run(*arrays, 1.0, 0.0) == 0
     np.testing.assert_allclose(arrays[1], A @ x, rtol=1e-12, atol=1e-12)
     assert plan.run(x.astype(">f8"), np.empty(A.shape[0]), 1.0, 0.0) == -1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("k", [1, 2, 7, 16])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_columns_are_turned_into_rows_for_kernels_that_want_them(A, threads, k, dtype):
+    A = A.astype(dtype)
+    plan, _arenas = bound(A, threads, "spmm", "csr_ahead", {"TURN_B": 1}, k=k, layout_b="column", layout_c="column")
+    rows, _others = bound(A, 1, "spmm", "csr_ahead", {"TURN_B": 1}, k=k, layout_c="column")
+    rng = np.random.default_rng(20)
+    for _ in range(3):  # the memory of the copy is used again
+        B = np.asfortranarray(rng.standard_normal((A.shape[1], k)), dtype)
+        C, expected = np.full((2, k, A.shape[0]), np.nan, dtype)
+        before = B.copy(order="K")
+        assert plan.run(B, C.T, 1.0, 0.0) == 0 and np.array_equal(B, before)
+        assert rows.run(np.ascontiguousarray(B), expected.T, 1.0, 0.0) == 0
+        assert np.array_equal(C, expected)
+        np.testing.assert_allclose(C.T, A @ B, rtol=3e-5 if dtype == np.float32 else 1e-11, atol=1e-4)
+    if k > 1:
+        assert plan.run(np.ascontiguousarray(B), C.T, 1.0, 0.0) == -1 and np.array_equal(C, expected)
+
+
+def test_calls_at_once_turn_each_their_own(A):
+    plan, _arenas = bound(A, 1, "spmm", "csr_ahead", {"TURN_B": 1}, k=5, layout_b="column")
+    Bs = [np.asfortranarray(np.random.default_rng(30 + i).standard_normal((A.shape[1], 5))) for i in range(6)]
+
+    def call(B: np.ndarray) -> float:
+        C, worst = np.empty((A.shape[0], 5)), 0.0
+        for _ in range(40):
+            assert plan.run(B, C, 1.0, 0.0) == 0
+            worst = max(worst, float(np.abs(C - A @ B).max()))
+        return worst
+
+    with ThreadPoolExecutor(6) as pool:
+        assert max(pool.map(call, Bs)) < 1e-11
+
+
+@pytest.mark.parametrize("name, params", [("csr_ahead", {}), ("csr_row", {}), ("strip_row", {}), ("strip_narrow", {})])
+def test_the_last_rows_of_B_are_read_to_their_end_only(A, name, params):
+    """Rows that are shorter than a vector are read into the next one, which the last has not: behind it is a wall."""
+    whole = sp.csr_array(A[:, ::-1][:64])  # with entries in the last columns
+    whole.sort_indices()
+    for k in (1, 3, 5, 11):
+        plan, _arenas = bound(whole, 1, "spmm", name, params, k=k)
+        B = np.random.default_rng(21).standard_normal((whole.shape[1], k))
+        child = os.fork()
+        if child == 0:
+            pages = -(-B.nbytes // mmap.PAGESIZE)
+            memory = np.frombuffer(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE), np.uint8)
+            wall = memory.ctypes.data + pages * mmap.PAGESIZE
+            protect = ctypes.CDLL(None).mprotect
+            protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+            status = protect(wall, mmap.PAGESIZE, 0)
+            end = pages * mmap.PAGESIZE
+            close = memory[end - B.nbytes : end].view(np.float64).reshape(B.shape)
+            close[...] = B
+            C = np.full((whole.shape[0], k), np.nan)
+            status |= plan.run(close, C, 1.0, 0.0)
+            os._exit(0 if status == 0 and np.abs(C - whole @ B).max() < 1e-11 else 1)
+        assert os.waitpid(child, 0)[1] == 0, (name, k)

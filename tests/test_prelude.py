@@ -201,3 +201,44 @@ def test_an_entry_named_as_a_function_of_the_library_is_our_own(tmp_path, monkey
     library.door_getpid.argtypes = [pointer, pointer, pointer, real, real, pointer, integer, integer]
     library.door_getpid(words.ctypes.data, three.ctypes.data, y.ctypes.data, 5.0, 5.0, status.ctypes.data, 5, 5)
     assert status[0] == 11 and (y[:11] == 5).all()
+
+
+def test_columns_turned_by_the_host_are_rows_to_the_kernel():
+    kernel, whole = made("spmm", "csr", params={"TURN_B": 1}), problem("spmm", layout_b="column", layout_c="column")
+    defined = prelude.macros(kernel, whole, packs(kernel, whole))
+    assert (defined["B_BY_ROW"], defined["C_BY_ROW"], defined["TURN_B"]) == ("1", "0", "1")
+    assert prelude.macros(replace(kernel, params={"TURN_B": 0}), whole, packs(kernel, whole))["B_BY_ROW"] == "0"
+    foreign = made("spmm", "csr", "cuda", params={"TURN_B": 1})
+    assert prelude.macros(foreign, whole, packs(foreign, whole))["B_BY_ROW"] == "0"
+
+
+@pytest.mark.parametrize("source, fenced", [
+    ("STREAM_ROW(row, 0, sum, doubt);", True), ("stream(C, sum);", True), ("__builtin_ia32_movntpd(C, a);", True),
+    ("STORE_ROW(row, 0, sum, doubt);", False), ("downstream = 1;", False),
+])  # fmt: skip
+def test_doors_of_kernels_that_store_past_the_caches_end_with_a_fence(source, fenced):
+    kernel = replace(made("spmm", "csr"), source=source)
+    door = prelude.door(kernel, kernel.parts[0], kernel.parts[0].launches[0])
+    assert ("STREAM_FENCE; }" in door) == fenced
+
+
+def test_a_splat_is_the_number_itself(tmp_path, monkeypatch):
+    from sparsegen.targets import cpu
+
+    if cpu.available():
+        pytest.skip(cpu.available())
+    monkeypatch.setenv("SPARSEGEN_CACHE_DIR", str(tmp_path))
+    source = 'extern "C" void spmv(SIZES, CSR_ARRAYS, const VALUE* x, VALUE* y, EPILOGUE, int64_t begin, int64_t end) '
+    kernel, whole = replace(made("spmv", "csr"), source=source + "{ store(y, splat(x[begin])); }"), problem("spmv")
+    library = cpu.load(cpu.build(cpu.unit(kernel, whole, packs(kernel, whole))))
+    x, y, three = np.array([-0.0, 0.0, -7.25, np.inf, 5e-324]), np.full(16, np.nan), np.zeros(3, np.int32)
+    words = prelude.words(
+        kernel, kernel.parts[0], {"m": 1, "n": 1, "nnz": 1}, {"indptr": three, "indices": three, "data": x}
+    )
+    real, pointer, integer = ctypes.c_double, ctypes.c_void_p, ctypes.c_int64
+    library.door_spmv.restype = None
+    library.door_spmv.argtypes = [pointer, pointer, pointer, real, real, pointer, integer, integer]
+    lanes = cpu.machine().vector_bytes // 8
+    for begin, expected in enumerate(x):
+        library.door_spmv(words.ctypes.data, x.ctypes.data, y.ctypes.data, 1.0, 0.0, y.ctypes.data, begin, 5)
+        assert y[:lanes].tobytes() == np.full(lanes, expected).tobytes()

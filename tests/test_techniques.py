@@ -16,8 +16,14 @@ from sparsegen.train.techniques import STAGES, TECHNIQUES
 V, SL, SO, B, D, C, P, SP, U, A, SH = TECHNIQUES
 USED = {  # of the first instance: values in full, the first of each list
     ("cpp", "spmm", "bsr_row"): {V, B, U},
+    ("cpp", "spmm", "csr_ahead"): {V, U},
+    ("cpp", "spmm", "csr_columns"): {U},
     ("cpp", "spmm", "csr_row"): {V, U},
+    ("cpp", "spmm", "csr_whole"): {V, U},
+    ("cpp", "spmm", "dia_columns"): {V, D, U},
     ("cpp", "spmm", "sell_columns"): {V, SL, U},
+    ("cpp", "spmm", "strip_narrow"): {V, B, U},
+    ("cpp", "spmm", "strip_row"): {V, B, U},
     ("cpp", "spmv", "bsell_slice"): {V, SL, B},
     ("cpp", "spmv", "bsr_row"): {V, B},
     ("cpp", "spmv", "coo_runs"): set(),

@@ -96,9 +96,11 @@ def test_facts_are_used_first():
 def test_operands_stored_by_columns_get_their_kernel():
     A = gallery.stencil3d(17, 19, 21)
     by_column = problem(A, "spmm", k=16, layout_b="column", layout_c="column")
-    assert first(by_column)[0].name == "sell_columns"
+    assert first(by_column)[0].name == "dia_columns"
+    scattered = first(problem(gallery.powerlaw(3001, 3001, 30_011), "spmm", k=16, layout_b="column", layout_c="column"))
+    assert scattered[0].params["TURN_B"] == 1
     by_row = first(problem(A, "spmm", k=32))[0]
-    assert by_row.name == "csr_row" and by_row.params["NARROW"] == 0
+    assert by_row.name in ("csr_row", "csr_ahead") and not by_row.params.get("NARROW")
     assert "sell_columns" not in {each.name for each in first(problem(A, "spmm", k=32), 8)}
     few = first(problem(A, "spmm", k=3), 2)
     assert any(each.params.get("NARROW") for each in few)
@@ -126,3 +128,24 @@ def test_features_agree_with_the_whole_on_small_matrices():
     assert features.fill(2, 3) == 1.0
     assert features.fill(2, 1) == 1.0 and features.fill(1, 1) == 1.0 and features.fill(4, 6) < 1
     assert templates.Features(Pattern.of(gallery.small()["tridiagonal"])).diagonals == 3
+
+
+def test_columns_are_turned_only_where_there_are_columns():
+    A = gallery.uniform(401, 403, 4009)
+    for layout_b, wanted in (("row", {0, None}), ("column", {0, 1, None})):
+        found = templates.propose(problem(A, "spmm", k=8, layout_b=layout_b))
+        assert {each.params.get("TURN_B") for each in found} == wanted
+    refused = dict(templates.refusals(problem(A, "spmm", k=8)))
+    assert any("TURN_B=1" in label and "by rows already" in reason for label, reason in refused.items())
+
+
+def test_rows_in_common_get_strips_and_far_rows_are_fetched_ahead():
+    blocks = gallery.block(2003, 2003, 3, 3, 9)
+    assert any(each.params.get("R", 1) > 1 for each in first(problem(blocks, "spmm", k=8), 2))
+    odd = sp.csr_array(blocks[:-1])  # which no block divides
+    assert first(problem(odd, "spmm", k=8))[0].format == "strip"
+    assert first(problem(odd, "spmm", k=3))[0].params.get("NARROW") == 4
+    far = gallery.uniform(120_011, 120_013, 480_017)
+    assert any(each.params.get("AHEAD") for each in first(problem(far, "spmm", k=32), 3))
+    near = gallery.uniform(401, 403, 4009)
+    assert not any(each.params.get("AHEAD") for each in first(problem(near, "spmm", k=32), 3))

@@ -251,10 +251,10 @@ def bind(
     threads: how many share a call. x is (n,) or (n, k), y (m,) or (m, k), in the problem's dtype and layouts.
     """
     launches, later = [], False
-    row_b, row_c = problem.layout_b == "row", problem.layout_c == "row"
+    row_b, row_c, turned = problem.layout_b == "row", problem.layout_c == "row", candidate.turns
     pieces = 1 if threads == 1 else threads * PIECES
     for part, packed, own in zip(candidate.parts, packs, arrays, strict=True):
-        sizes = prelude.sizes(problem, packed)
+        sizes = prelude.sizes(problem, packed, turned)
         cuts = formats.get(part.format).cuts(packed, pieces)
         for launch in part.launches:
             if (items := evaluate(launch.items, {**sizes, **_integers(candidate)})) != cuts[-1]:
@@ -269,7 +269,7 @@ def bind(
     work = problem.pattern.nnz * problem.k
     return _native.Plan(
         launches, (*x_shape, -1)[:2], (*y_shape, -1)[:2], problem.dtype.char, row_b, row_c, bool(candidate.zero),
-        threads, int(threads > 1 or work > SMALL), (library, list(arrays)),
+        threads, int(threads > 1 or work > SMALL), (library, list(arrays)), *([True] if turned else []),
     )  # fmt: skip
 
 
