@@ -47,7 +47,6 @@ _PARAMETER = re.compile(r"[A-Z](_?[A-Z0-9])*")
 _RESERVED = re.compile(  # macros of the signature, and operands
     r"VALUE|STORED|ACC|INDEX|OFFSET|LOCAL|LANES|CONSTANT_VALUES|CHECK_FINITE|[BC]_BY_ROW|SIZES|EPILOGUE|\w+_ARRAYS|[ABC]"
 )
-_ATOMIC = re.compile(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b")
 _MOST_SOURCE = 1 << 16
 _MOST_INSTANCES = 256
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%(), ]*")
@@ -112,7 +111,7 @@ class Candidate:
     @property
     def atomic(self) -> bool:
         """Whether it adds atomically, so that sums of floating point numbers are not the same in every run."""
-        return bool(_ATOMIC.search(self.source))
+        return re.search(r"\bATOMIC_ADD(_C)?\b|\batomicAdd\b", self.source) is not None
 
     @property
     def key(self) -> str:
@@ -128,8 +127,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """Name and parameters on one line, for reports."""
-        shown = " ".join(f"{name}={value}" for name, value in self.params.items())
-        return f"{self.name} {shown}".strip()
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.params.items())]).strip()
 
 
 def parse(source_text: str, *, name: str = "", origin: str = "user", language: str | None = None) -> Candidate:
@@ -144,8 +142,7 @@ def parse(source_text: str, *, name: str = "", origin: str = "user", language: s
     except (ValueError, RecursionError) as error:
         raise _bad(name, f"the header is not TOML: {error}", "name = value lines and [tables]") from None
     source = source_text[found.end() :].strip("\n")
-    if language is None:
-        language = "cuda" if re.search(r"\b__global__\b", normalised(source)) else "cpp"
+    language = language or ("cuda" if re.search(r"\b__global__\b", normalised(source)) else "cpp")
     known = {"about", "op", "format", "zero", "scratch", "launch", "params", "tune", "part"}
     if unknown := sorted(set(header) - known):
         raise _bad(name, f"unknown header fields {unknown}", f"only {sorted(known)}")
