@@ -114,7 +114,7 @@ def fake(monkeypatch, *arguments, **options) -> FakeRay:
 def test_every_node_has_an_actor_and_every_job_a_record(tmp_path, monkeypatch):
     ray = fake(monkeypatch, 2)
     asked = set_of(tmp_path, 5)
-    assert run.run(tmp_path / "run", asked, QUICK, ray="auto") == run.Ended(5, 5, {}, False)
+    assert run.run(tmp_path / "run", asked, QUICK, ray="auto", workers=1) == run.Ended(5, 5, {}, False)
     assert [node for node, _ in ray.inside] == ["node0", "node1"] and not ray.started
     assert {node for node, _, _ in ray.calls} == {"node0", "node1"}
     found = known(tmp_path / "run" / run.RECORDS)
@@ -133,7 +133,7 @@ def test_what_a_dead_node_was_at_is_done_by_another(tmp_path, monkeypatch):
     ray = fake(monkeypatch, 2)
     ray.doomed = {1: "node1"}
     asked = set_of(tmp_path, 6)
-    assert run.run(tmp_path / "run", asked, QUICK, ray="auto") == run.Ended(6, 6, {}, False)
+    assert run.run(tmp_path / "run", asked, QUICK, ray="auto", workers=1) == run.Ended(6, 6, {}, False)
     arguments = [given[0].key for _, _, given in ray.calls]
     assert arguments.count(asked[1].key) == 2 and {node for node, _, _ in ray.calls[2:]} == {"node0"}
 
@@ -149,7 +149,7 @@ def test_a_job_that_takes_every_machine_down_is_given_up(tmp_path, monkeypatch):
         return get(answer)
 
     monkeypatch.setattr(ray, "get", deadly)
-    ended = run.run(tmp_path / "run", asked, QUICK, ray="auto")
+    ended = run.run(tmp_path / "run", asked, QUICK, ray="auto", workers=1)
     assert ended == run.Ended(2, 2, {"lost": 1}, False)
     assert "the actor died" in known(tmp_path / "run" / run.RECORDS)[asked[0].key]["message"]
 
@@ -160,9 +160,9 @@ def test_where_no_machine_is_left_the_run_ends_and_goes_on_later(tmp_path, monke
     monkeypatch.setattr(cluster, "ALONE_SECONDS", 0.1)
     asked = set_of(tmp_path, 4)
     with pytest.raises(SparsegenError, match=r"no machine .* is left.*--resume"):
-        run.run(tmp_path / "run", asked, QUICK, ray="auto")
+        run.run(tmp_path / "run", asked, QUICK, ray="auto", workers=1)
     ray.alive["node1"] = True
-    assert run.run(tmp_path / "run", asked, QUICK, resume=True, ray="auto").done == 4
+    assert run.run(tmp_path / "run", asked, QUICK, resume=True, ray="auto", workers=1).done == 4
 
 
 def test_a_file_that_a_machine_does_not_have_is_sent_to_it(tmp_path, monkeypatch):
@@ -192,11 +192,11 @@ def test_a_machine_that_can_do_nothing_is_left_out(tmp_path, monkeypatch):
         return started(self) if self is first[0] else real(self)
 
     monkeypatch.setattr(bench.Bench, "_child", child)
-    assert run.run(tmp_path / "run", set_of(tmp_path, 4), QUICK, ray="auto").done == 4
+    assert run.run(tmp_path / "run", set_of(tmp_path, 4), QUICK, ray="auto", workers=1).done == 4
     monkeypatch.setattr(bench.Bench, "_child", started)
     ray.started = False
     with pytest.raises(SparsegenError, match="can do a job: no compiler"):
-        run.run(tmp_path / "other", jobs.planned(["HB/x"], [Product()]), QUICK, ray="auto")
+        run.run(tmp_path / "other", jobs.planned(["HB/x"], [Product()]), QUICK, ray="auto", workers=1)
 
 
 def test_without_ray_or_a_cluster_there_is_one_clear_error(tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_without_ray_or_a_cluster_there_is_one_clear_error(tmp_path, monkeypatch
         run.run(tmp_path / "run", asked, QUICK, ray="nowhere:1")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SparsegenValueError, match="pip install"):
-        run.run(tmp_path / "run", asked, QUICK, resume=True, ray="auto")
+        run.run(tmp_path / "run", asked, QUICK, resume=True, ray="auto", workers=1)
 
 
 @pytest.mark.filterwarnings("ignore")
