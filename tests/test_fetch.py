@@ -99,6 +99,7 @@ def test_servers_that_fail(server, answer, said):
         (packed({"two/two.mtx": b"7"}), "holds no one/one.mtx but two/two.mtx"), (packed({}), "but nothing"),
         (b"%%MatrixMarket", "not an archive"), (b"", "empty, not an archive"), (ONE[:-9], "damaged"),
     ],
+    ids=["above", "absolute", "another", "nothing", "text", "empty", "cut"],  # an archive holds the time it was made
 )  # fmt: skip
 def test_archives_that_are_wrong(server, body, said, tmp_path):
     server.files["/MM/HB/one.tar.gz"] = body
